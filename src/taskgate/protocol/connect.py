@@ -1,0 +1,83 @@
+"""Connections as the protocol wants them: right search path, no JIT, dead peers noticed."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+
+from taskgate.protocol.calls import server_settings
+
+CONNECT_SECONDS = 10.0
+DATABASE_ERRORS = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.CannotConnectNowError,
+                   asyncpg.AdminShutdownError, asyncpg.CrashShutdownError, asyncpg.TooManyConnectionsError,
+                   asyncpg.IdleInTransactionSessionTimeoutError, OSError, TimeoutError)  # fmt: skip
+"""What says that the database, not the call, is the trouble: try again later. (OSError covers refused and reset.)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """Where the tasks are: a postgresql:// URL, the table's schema, and whether a transaction-mode pooler is between."""
+
+    url: str
+    schema: str = "public"
+    pooler: bool = False
+
+
+def _options(database: Database, application_name: str) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "dsn": database.url,
+        "timeout": CONNECT_SECONDS,
+        "server_settings": server_settings(database.schema, application_name),
+    }
+    if database.pooler:
+        options["statement_cache_size"] = 0  # prepared statements do not survive a transaction-mode pooler
+    return options
+
+
+async def connect(
+    database: Database, application_name: str, *, command_timeout: float | None = None
+) -> asyncpg.Connection[Any]:
+    """One connection. Raises one of DATABASE_ERRORS when it cannot be had."""
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(
+        **_options(database, application_name), command_timeout=command_timeout
+    )
+    _notice_dead_peer(connection)
+    return connection
+
+
+def pool(
+    database: Database, application_name: str, *, size: int, command_timeout: float | None = None
+) -> asyncpg.Pool[Any]:
+    """A pool that opens connections when first needed, so that a program starts while the database is down."""
+    return asyncpg.create_pool(
+        **_options(database, application_name),
+        min_size=0,
+        max_size=size,
+        command_timeout=command_timeout,
+        max_inactive_connection_lifetime=300,
+        init=_notice_dead_peer_async,
+    )
+
+
+async def _notice_dead_peer_async(connection: asyncpg.Connection[Any]) -> None:
+    _notice_dead_peer(connection)
+
+
+def _notice_dead_peer(connection: asyncpg.Connection[Any]) -> None:
+    """TCP keepalive and a bound on unacknowledged data: a peer that vanished without a reset is noticed."""
+    transport = getattr(connection, "_transport", None)
+    sock = transport.get_extra_info("socket") if transport is not None else None
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", 15),
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 30_000),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,137 @@
+-- The one place that controls concurrency. Claims up to p_slots tasks for one process, never letting more than
+-- settings.max_concurrent run in all.
+--   p_worker  unique for one run of one process
+--   p_held    tokens that this process still holds: a task that runs in its name but is not among them was
+--             claimed by a call whose answer was lost; it is handed out again (outcome `again`)
+--   p_types   the task types it serves; NULL for every registered one
+-- Answers one row a task (outcome `claimed` or `again`), or a single row that says why there is none: `busy`
+-- (another process is claiming), `full` (the limit is reached), `empty` (nothing is due; an insert will
+-- notify), `unsure` (nothing is due, but an insert that will not notify may be under way: look again soon).
+-- next_due: when the next delayed task of these types falls due, from now, where known.
+CREATE OR REPLACE FUNCTION claim(
+    p_worker text, p_slots integer, p_held bigint[] DEFAULT '{}', p_lease interval DEFAULT interval '60 seconds',
+    p_types text[] DEFAULT NULL
+) RETURNS TABLE (
+    outcome text, next_due interval, task_id text, token bigint, task_type text, request text, attempt integer,
+    max_attempts integer, timeout_seconds double precision, tenant text, metadata jsonb, checkpoint jsonb,
+    traceparent text, waited interval
+)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    n timestamptz;
+    types text[] := p_types;
+    alive bigint[];
+    mine bigint[];
+    r record;
+    got record;
+    l claim_ledger;
+    free integer;
+    again text[];
+    taken text[];
+    verdict text := 'full';
+    due interval;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'claim needs READ COMMITTED, this transaction is %', current_setting('transaction_isolation')
+            USING ERRCODE = 'feature_not_supported',
+                  HINT = 'In another isolation level the count would be older than the lock, and the limit would break.';
+    END IF;
+
+    -- The lock in a statement of its own: the count below must be younger than the wait. Try first, then wait
+    -- in line, since a mere try starves beside workers that block.
+    IF NOT pg_try_advisory_xact_lock(lock_key()) THEN
+        DECLARE
+            timeout_before text := current_setting('lock_timeout');
+        BEGIN
+            PERFORM set_config('lock_timeout', '1s', true);
+            PERFORM pg_advisory_xact_lock(lock_key());
+            PERFORM set_config('lock_timeout', timeout_before, true);
+        EXCEPTION WHEN lock_not_available THEN
+            outcome := 'busy';
+            RETURN NEXT;
+            RETURN;
+        END;
+    END IF;
+
+    n := clock_timestamp();  -- not now(): the transaction began before the wait
+    SELECT * INTO r FROM running_now(p_worker, p_held, n, last_ledger());
+    l := r.ledger;
+    alive := r.alive;
+    mine := r.mine;
+    IF r.overdue IS NOT NULL THEN
+        PERFORM recover_tokens(r.overdue, n);
+        -- what recovery had to leave (a row held by others, a fresh server) goes on counting
+        SELECT alive || coalesce(array_agg(t.claim_token), '{}') INTO alive
+        FROM tasks t WHERE t.status = 'running' AND t.request IS NOT NULL AND t.claim_token = ANY (r.overdue);
+        IF mine IS NOT NULL THEN
+            SELECT array_agg(k) INTO mine FROM unnest(mine) k WHERE k = ANY (alive);
+        END IF;
+    END IF;
+
+    IF mine IS NOT NULL THEN
+        WITH renewed AS (
+            UPDATE tasks t SET locked_until = n + p_lease, updated_at = n
+            FROM (SELECT m.task_id FROM tasks m WHERE m.status = 'running' AND m.request IS NOT NULL
+                  AND m.claim_token = ANY (mine) AND m.worker_id = p_worker
+                  ORDER BY m.claim_token LIMIT p_slots FOR UPDATE SKIP LOCKED) AS m
+            WHERE t.task_id = m.task_id
+            RETURNING t.task_id
+        )
+        SELECT array_agg(renewed.task_id) INTO again FROM renewed;
+    END IF;
+
+    free := least(p_slots - coalesce(cardinality(again), 0),
+                  (SELECT s.max_concurrent FROM settings s) - cardinality(alive));
+    IF free > 0 THEN
+        IF types IS NULL THEN
+            SELECT array_agg(name) INTO types FROM task_types;
+        END IF;
+        SELECT * INTO got FROM take(p_worker, free, types, n, p_lease, l);
+        IF got.taken IS NULL THEN
+            verdict := 'empty';
+        END IF;
+    END IF;
+
+    IF verdict = 'empty' AND again IS NULL THEN
+        -- Going idle. From here on inserts shall notify; then look once more, if no insert is under way that
+        -- did not see this. (A sequence: visible at once to every transaction.)
+        PERFORM setval('waiting_workers_until', greatest((SELECT last_value FROM waiting_workers_until),
+                                                         epoch_ms(n + interval '1 minute')));
+        IF pg_try_advisory_xact_lock(lock_key() + 1) THEN
+            SELECT * INTO got FROM take(p_worker, free, types, n, p_lease, l);
+        ELSE
+            verdict := 'unsure';
+        END IF;
+    END IF;
+
+    IF free > 0 THEN
+        taken := got.taken;
+        l := got.ledger;
+    END IF;
+    IF r.swept OR taken IS NOT NULL THEN
+        PERFORM write_ledger(l, CASE WHEN free > 0 THEN alive || got.tokens ELSE alive END);
+    END IF;
+
+    IF taken IS NULL AND again IS NULL THEN
+        IF verdict <> 'full' THEN
+            due := next_due(types, n);
+        END IF;
+        outcome := verdict;
+        next_due := due;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT CASE WHEN t.task_id = ANY (again) THEN 'again' ELSE 'claimed' END, NULL::interval, t.task_id, t.claim_token, t.task_type,
+           coalesce(t.request_raw::text, t.request::text), t.attempts, coalesce(t.max_attempts, s.max_attempts),
+           t.timeout_seconds, t.tenant, t.metadata,
+           CASE WHEN t.attempts > 1 OR t.releases > 0 THEN
+               (SELECT a.checkpoint FROM task_attempts a
+                WHERE a.task_id = t.task_id AND a.checkpoint IS NOT NULL ORDER BY a.token DESC LIMIT 1) END,
+           t.traceparent, n - greatest(t.created_at, t.run_at)
+    FROM unnest(again || taken) WITH ORDINALITY AS i (id, ord)
+    JOIN tasks t ON t.task_id = i.id
+    CROSS JOIN settings s
+    ORDER BY i.ord;
+END $$;

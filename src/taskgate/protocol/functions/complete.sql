@@ -1,0 +1,32 @@
+-- Writes results (JSON texts) of finished tasks. A task whose cancellation was asked for meanwhile ends
+-- `failed` with `cancelled`: that is what the caller of cancel was told.
+-- Answers `done`, `already` or `stale` for each.
+CREATE OR REPLACE FUNCTION complete(p_ids text[], p_tokens bigint[], p_results text[])
+RETURNS TABLE (task_id text, token bigint, outcome text)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    n timestamptz := clock_timestamp();
+    ttl interval := (SELECT s.result_ttl FROM settings s);
+    done text[];
+BEGIN
+    WITH put AS (
+        UPDATE tasks t SET
+            status = CASE WHEN t.cancel_requested_at IS NULL THEN 'completed' ELSE 'failed' END,
+            result = CASE WHEN t.cancel_requested_at IS NULL THEN g.result::jsonb END,
+            error = CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' END,
+            error_code = CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' END,
+            error_info = NULL, settled_token = t.claim_token, locked_until = NULL, updated_at = n, finished_at = n,
+            expires_at = n + ttl
+        FROM (SELECT * FROM unnest(p_ids, p_tokens, p_results) AS u (id, token, result) ORDER BY u.id) AS g
+        WHERE t.task_id = g.id AND t.claim_token = g.token AND t.status || '' = 'running'
+        RETURNING t.task_id
+    )
+    SELECT array_agg(put.task_id) INTO done FROM put;
+    PERFORM announce_done(done);
+    IF cardinality(done) = cardinality(p_ids) THEN
+        RETURN QUERY SELECT g.id, g.token, 'done' FROM unnest(p_ids, p_tokens) AS g (id, token);
+    ELSE
+        RETURN QUERY SELECT * FROM verdicts(p_ids, p_tokens, done);
+    END IF;
+END $$;

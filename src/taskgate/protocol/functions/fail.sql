@@ -1,0 +1,56 @@
+-- Ends attempts that failed. p_retry: may be tried again while attempts are left, after p_delays (NULL: backoff
+-- with jitter); otherwise the task ends `failed`. The attempt is recorded either way.
+-- Answers `done`, `already` or `stale` for each.
+CREATE OR REPLACE FUNCTION fail(
+    p_ids text[], p_tokens bigint[], p_errors text[], p_codes text[], p_infos text[], p_retry boolean[], p_delays interval[]
+) RETURNS TABLE (task_id text, token bigint, outcome text)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    n timestamptz := clock_timestamp();
+    done text[];
+    ended text[];
+BEGIN
+    WITH given AS (
+        SELECT * FROM unnest(p_ids, p_tokens, p_errors, p_codes, p_infos, p_retry, p_delays)
+            AS u (id, token, error, code, info, retry, delay)
+    ), mine AS (
+        SELECT t.task_id, t.claim_token, t.attempts, t.worker_id, t.started_at, s.result_ttl, t.cancel_requested_at IS NOT NULL AS cancelled,
+               CASE WHEN t.cancel_requested_at IS NULL THEN g.error ELSE 'cancelled' END AS error,
+               CASE WHEN t.cancel_requested_at IS NULL THEN g.code ELSE 'cancelled' END AS code,
+               g.info::jsonb AS info, coalesce(g.delay, backoff(t.attempts)) AS delay,
+               g.retry AND t.cancel_requested_at IS NULL AND t.attempts < coalesce(t.max_attempts, s.max_attempts) AS again
+        FROM given g
+        JOIN tasks t ON t.task_id = g.id AND t.claim_token = g.token AND t.status || '' = 'running'
+        CROSS JOIN settings s
+        ORDER BY t.task_id FOR UPDATE OF t
+    ), told AS (
+        INSERT INTO task_attempts AS a (task_id, token, attempt, worker_id, started_at, finished_at, outcome, error, error_code, error_info)
+        SELECT m.task_id, m.claim_token, m.attempts, m.worker_id, m.started_at, n,
+               CASE WHEN m.cancelled THEN 'cancelled' WHEN m.again THEN 'retried' ELSE 'failed' END, m.error, m.code, m.info
+        FROM mine m
+        ON CONFLICT (task_id, token) DO UPDATE
+        SET finished_at = excluded.finished_at, outcome = excluded.outcome, error = excluded.error,
+            error_code = excluded.error_code, error_info = excluded.error_info, attempt = excluded.attempt
+    ), put AS (
+        UPDATE tasks t SET
+            status = CASE WHEN m.again THEN 'pending' ELSE 'failed' END,
+            error = m.error, error_code = m.code, error_info = m.info,
+            settled_token = t.claim_token,
+            claim_token = CASE WHEN m.again THEN nextval('claim_token_seq') ELSE t.claim_token END,
+            worker_id = CASE WHEN m.again THEN NULL ELSE t.worker_id END,
+            locked_until = NULL, updated_at = n,
+            run_at = CASE WHEN m.again THEN n + m.delay ELSE t.run_at END,
+            finished_at = CASE WHEN NOT m.again THEN n END,
+            expires_at = CASE WHEN NOT m.again THEN n + m.result_ttl END
+        FROM mine m WHERE t.task_id = m.task_id
+        RETURNING t.task_id, t.status || '' AS now_is
+    )
+    SELECT array_agg(put.task_id), array_agg(put.task_id) FILTER (WHERE put.now_is = 'failed')
+    INTO done, ended FROM put;
+    PERFORM announce_done(ended);
+    IF cardinality(done) > coalesce(cardinality(ended), 0) THEN
+        PERFORM announce_ready();
+    END IF;
+    RETURN QUERY SELECT * FROM verdicts(p_ids, p_tokens, done);
+END $$;

@@ -1,0 +1,56 @@
+-- Gives tasks back without costing an attempt: a drain, a snooze, a provider that throttles. Code `throttled`
+-- adds the delay to the task's account; beyond settings.max_throttle in all it ends `failed`.
+-- Answers `done`, `already` or `stale` for each.
+CREATE OR REPLACE FUNCTION release(
+    p_ids text[], p_tokens bigint[], p_delays interval[], p_codes text[], p_reasons text[], p_infos text[]
+) RETURNS TABLE (task_id text, token bigint, outcome text)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+    n timestamptz := clock_timestamp();
+    done text[];
+    ended text[];
+BEGIN
+    WITH given AS (
+        SELECT * FROM unnest(p_ids, p_tokens, p_delays, p_codes, p_reasons, p_infos)
+            AS u (id, token, delay, code, reason, info)
+    ), mine AS (
+        SELECT t.task_id, t.claim_token, t.attempts, t.worker_id, t.started_at, s.result_ttl, g.code, g.reason, g.info::jsonb AS info,
+               coalesce(g.delay, interval '0') AS delay, t.cancel_requested_at IS NOT NULL AS cancelled,
+               g.code = 'throttled' AND t.throttled + coalesce(g.delay, interval '0') > s.max_throttle AS too_long
+        FROM given g
+        JOIN tasks t ON t.task_id = g.id AND t.claim_token = g.token AND t.status || '' = 'running'
+        CROSS JOIN settings s
+        ORDER BY t.task_id FOR UPDATE OF t
+    ), told AS (
+        INSERT INTO task_attempts AS a (task_id, token, attempt, worker_id, started_at, finished_at, outcome, error, error_code, error_info)
+        SELECT m.task_id, m.claim_token, m.attempts, m.worker_id, m.started_at, n,
+               CASE WHEN m.cancelled THEN 'cancelled' WHEN m.too_long THEN 'failed' ELSE 'released' END, m.reason, m.code, m.info
+        FROM mine m
+        ON CONFLICT (task_id, token) DO UPDATE
+        SET finished_at = excluded.finished_at, outcome = excluded.outcome, error = excluded.error,
+            error_code = excluded.error_code, error_info = excluded.error_info, attempt = excluded.attempt
+    ), put AS (
+        UPDATE tasks t SET
+            status = CASE WHEN m.cancelled OR m.too_long THEN 'failed' ELSE 'pending' END,
+            error = CASE WHEN m.cancelled THEN 'cancelled' WHEN m.too_long THEN m.reason ELSE t.error END,
+            error_code = CASE WHEN m.cancelled THEN 'cancelled' WHEN m.too_long THEN 'throttled' ELSE t.error_code END,
+            error_info = CASE WHEN m.too_long THEN m.info ELSE t.error_info END,
+            settled_token = t.claim_token, claim_token = nextval('claim_token_seq'),
+            attempts = greatest(0, t.attempts - 1), releases = t.releases + 1,
+            throttled = t.throttled + CASE WHEN m.code = 'throttled' THEN m.delay ELSE interval '0' END,
+            worker_id = NULL, locked_until = NULL, updated_at = n,
+            run_at = CASE WHEN m.cancelled OR m.too_long THEN t.run_at ELSE n + m.delay END,
+            finished_at = CASE WHEN m.cancelled OR m.too_long THEN n END,
+            expires_at = CASE WHEN m.cancelled OR m.too_long THEN n + m.result_ttl END
+        FROM mine m WHERE t.task_id = m.task_id
+        RETURNING t.task_id, t.status || '' AS now_is
+    )
+    SELECT array_agg(put.task_id), array_agg(put.task_id) FILTER (WHERE put.now_is = 'failed')
+    INTO done, ended FROM put;
+    PERFORM announce_done(ended);
+    IF cardinality(done) > coalesce(cardinality(ended), 0) THEN
+        PERFORM announce_ready();
+    END IF;
+    RETURN QUERY SELECT * FROM verdicts(p_ids, p_tokens, done);
+END $$;

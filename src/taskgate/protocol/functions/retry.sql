@@ -1,0 +1,23 @@
+-- Puts a failed task back into the queue with all its attempts; what happened before stays in task_attempts.
+-- Answers `done`, `not_failed` or `not_found`.
+CREATE OR REPLACE FUNCTION retry(p_id text, p_tenant text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    t record;
+    n timestamptz;
+BEGIN
+    SELECT status, request, task_type INTO t FROM tasks
+    WHERE task_id = p_id AND (p_tenant IS NULL OR tenant = p_tenant) FOR UPDATE;
+    n := clock_timestamp();
+    IF NOT FOUND THEN
+        RETURN 'not_found';
+    ELSIF t.status <> 'failed' THEN
+        RETURN 'not_failed';
+    END IF;
+    UPDATE tasks SET status = 'pending', attempts = 0, throttled = interval '0', claim_token = nextval('claim_token_seq'), worker_id = NULL,
+        run_at = n, start_before = NULL, locked_until = NULL, updated_at = n, finished_at = NULL, expires_at = NULL,
+        cancel_requested_at = NULL, error = NULL, error_code = NULL, error_info = NULL
+    WHERE task_id = p_id;
+    PERFORM announce_ready();
+    RETURN 'done';
+END $$;

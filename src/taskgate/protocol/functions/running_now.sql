@@ -1,0 +1,46 @@
+-- What runs at this moment, by the marks of the last ledger row: tokens that were live then (point look-ups)
+-- and tokens given out since. Exact for every claim made under the lock, because tokens are given out under
+-- it. A full sweep now and then finds what came about without the lock. The caller holds the claim lock.
+CREATE OR REPLACE FUNCTION running_now(
+    p_worker text, p_held bigint[], p_now timestamptz,
+    INOUT ledger claim_ledger, OUT swept boolean, OUT alive bigint[], OUT overdue bigint[], OUT mine bigint[]
+)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    -- A frozen worker stops itself by its lease; recovery waits this much longer than the lease.
+    margin constant interval := '1 second';
+    begun timestamptz;
+BEGIN
+    swept := p_now > ledger.swept_at + greatest(interval '1 second', ledger.sweep_cost * 20);
+    IF swept THEN
+        begun := clock_timestamp();
+        SELECT coalesce(array_agg(t.claim_token) FILTER (WHERE (t.locked_until < p_now - margin) IS NOT TRUE), '{}'),
+               array_agg(t.claim_token) FILTER (WHERE t.locked_until < p_now - margin),
+               array_agg(t.claim_token) FILTER (WHERE t.worker_id = p_worker AND NOT t.claim_token = ANY (p_held))
+        INTO alive, overdue, mine
+        FROM tasks t WHERE t.status = 'running' AND t.request IS NOT NULL;
+        SELECT coalesce(array_agg(coalesce(head.seq, l.mark) ORDER BY l.ord), '{}') INTO ledger.marks
+        FROM unnest(ledger.lanes, ledger.marks) WITH ORDINALITY AS l (lane, mark, ord)
+        LEFT JOIN LATERAL (
+            SELECT t.seq FROM tasks t
+            WHERE t.status = 'pending' AND t.run_at IS NULL AND t.task_type IS NOT NULL AND t.request IS NOT NULL
+              AND t.task_type = left(l.lane, -2) AND t.priority = right(l.lane, 1)::smallint
+            ORDER BY t.seq LIMIT 1
+        ) AS head ON true;
+        ledger.swept_at := p_now;
+        ledger.sweep_cost := clock_timestamp() - begun;
+        PERFORM note_server_epoch(p_now);
+    ELSE
+        SELECT coalesce(array_agg(r.token) FILTER (WHERE (r.until < p_now - margin) IS NOT TRUE), '{}'),
+               array_agg(r.token) FILTER (WHERE r.until < p_now - margin),
+               array_agg(r.token) FILTER (WHERE r.worker = p_worker AND NOT r.token = ANY (p_held))
+        INTO alive, overdue, mine
+        FROM (
+            SELECT t.claim_token AS token, t.locked_until AS until, t.worker_id AS worker FROM tasks t
+            WHERE t.status = 'running' AND t.request IS NOT NULL AND t.claim_token = ANY (ledger.live)
+            UNION ALL
+            SELECT t.claim_token, t.locked_until, t.worker_id FROM tasks t
+            WHERE t.status = 'running' AND t.request IS NOT NULL AND t.claim_token > ledger.max_token
+        ) AS r;
+    END IF;
+END $$;

@@ -1,0 +1,83 @@
+-- What stands beside the tasks: attempts, the claim ledger, settings, task types, workers.
+-- depends: 0001_tasks
+
+-- One row an attempt that has something to tell: a failure, a retry, a release, a checkpoint, an operation.
+CREATE TABLE task_attempts (
+    task_id     text COLLATE "C" NOT NULL REFERENCES tasks (task_id) ON DELETE CASCADE,
+    token       bigint NOT NULL,
+    attempt     integer,
+    worker_id   text,
+    started_at  timestamptz,
+    finished_at timestamptz,
+    outcome     text COLLATE "C" CHECK (outcome IN ('completed', 'failed', 'retried', 'released', 'lost', 'cancelled')),
+    error       text,
+    error_code  text,
+    error_info  jsonb,
+    checkpoint  jsonb,
+    progress    jsonb,
+    submit_intent_at timestamptz,
+    operation   jsonb,
+    account     jsonb,
+    PRIMARY KEY (task_id, token)
+);
+
+-- The marks that claim goes by. Insert-only and read from its right end, so that reading them never
+-- walks dead rows while some reader holds back vacuum.
+CREATE TABLE claim_ledger (
+    id        bigint GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
+    max_token bigint NOT NULL,   -- tokens above it were given out since, by workers that know only SQL
+    live      bigint[] NOT NULL, -- tokens that ran when this row was written
+    lanes     text[] NOT NULL,   -- "type/priority"
+    marks     bigint[] NOT NULL, -- no ready task of the lane has a lower seq (late commits: next sweep)
+    swept_at  timestamptz NOT NULL,
+    sweep_cost interval NOT NULL
+);
+
+-- The one truth about limits and defaults; `configured` is what migrate last saw in the environment.
+CREATE TABLE settings (
+    only_row       boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    max_concurrent integer NOT NULL DEFAULT 20 CHECK (max_concurrent >= 0),
+    max_attempts   integer NOT NULL DEFAULT 3 CHECK (max_attempts > 0),
+    max_throttle   interval NOT NULL DEFAULT interval '1 hour',
+    result_ttl     interval NOT NULL DEFAULT interval '7 days',
+    configured     jsonb NOT NULL DEFAULT '{}',
+    updated_at     timestamptz NOT NULL DEFAULT now()
+);
+INSERT INTO settings DEFAULT VALUES ON CONFLICT DO NOTHING;
+
+CREATE TABLE task_types (
+    name           text COLLATE "C" PRIMARY KEY,
+    request_schema jsonb,
+    description    text NOT NULL DEFAULT '',
+    registered_at  timestamptz NOT NULL DEFAULT now(),
+    updated_at     timestamptz NOT NULL DEFAULT now()
+);
+INSERT INTO task_types (name, description)
+VALUES ('llm', 'A chat completion.'), ('veo', 'A video.') ON CONFLICT DO NOTHING;
+
+CREATE TABLE workers (
+    worker_id  text COLLATE "C" PRIMARY KEY,
+    language   text NOT NULL,
+    version    text NOT NULL,
+    host       text NOT NULL,
+    pid        integer NOT NULL,
+    slots      integer NOT NULL,
+    types      text[],
+    busy       integer NOT NULL DEFAULT 0,
+    draining   boolean NOT NULL DEFAULT false,
+    started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at    timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Which server run the leases belong to: after a start or a promotion nothing is recovered for one lease.
+CREATE TABLE server_epoch (
+    only_row  boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    identity  text NOT NULL DEFAULT '',
+    seen_at   timestamptz NOT NULL DEFAULT '-infinity'
+);
+INSERT INTO server_epoch DEFAULT VALUES ON CONFLICT DO NOTHING;
+
+-- Flags as sequences: set outside transactions, read without dead rows. Each holds the time (ms since 1970)
+-- until which somebody waits for a notification.
+CREATE SEQUENCE waiting_workers_until CACHE 1 START 1;
+CREATE SEQUENCE waiting_clients_until CACHE 1 START 1;

@@ -1,0 +1,27 @@
+-- transactional: false
+-- Indexes, built without blocking writers so that an origin table can be adopted while in use.
+-- depends: 0002_state
+
+CREATE INDEX CONCURRENTLY IF NOT EXISTS idx_tasks_pending_created_at ON tasks (created_at)
+    WHERE status = 'pending' AND task_type IS NOT NULL AND request IS NOT NULL;
+
+CREATE INDEX CONCURRENTLY IF NOT EXISTS idx_tasks_running_locked_until ON tasks (locked_until)
+    WHERE status = 'running' AND request IS NOT NULL;
+
+-- First arrivals, in the order claim takes them.
+CREATE INDEX CONCURRENTLY IF NOT EXISTS idx_tasks_ready ON tasks (task_type, priority, seq)
+    WHERE status = 'pending' AND run_at IS NULL AND task_type IS NOT NULL AND request IS NOT NULL;
+
+-- Delayed, retried, released and recovered tasks.
+CREATE INDEX CONCURRENTLY IF NOT EXISTS idx_tasks_due ON tasks (task_type, priority, run_at)
+    WHERE status = 'pending' AND run_at IS NOT NULL AND task_type IS NOT NULL AND request IS NOT NULL;
+
+CREATE INDEX CONCURRENTLY IF NOT EXISTS idx_tasks_running_token ON tasks (claim_token)
+    WHERE status = 'running' AND request IS NOT NULL;
+
+CREATE INDEX CONCURRENTLY IF NOT EXISTS idx_tasks_start_before ON tasks (start_before)
+    WHERE status = 'pending' AND start_before IS NOT NULL;
+
+CREATE INDEX CONCURRENTLY IF NOT EXISTS idx_tasks_expires_at ON tasks (expires_at) WHERE expires_at IS NOT NULL;
+
+CREATE INDEX CONCURRENTLY IF NOT EXISTS idx_tasks_tenant_seq ON tasks (tenant, seq);

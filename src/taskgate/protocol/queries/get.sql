@@ -1,0 +1,11 @@
+-- Tasks by id ($1 text[]), of one tenant ($2, NULL: any). JSON columns as text, to be passed on unparsed.
+SELECT t.task_id, t.status, t.task_type, t.result::text AS result, t.error, t.error_code, t.error_info::text AS error_info,
+       t.attempts, coalesce(t.max_attempts, s.max_attempts) AS max_attempts, t.releases, t.priority, t.tenant,
+       t.created_at, t.updated_at, t.run_at, t.started_at, t.finished_at, t.expires_at, t.worker_id,
+       t.cancel_requested_at, t.metadata::text AS metadata,
+       CASE WHEN t.status = 'running' THEN (
+           SELECT a.progress::text FROM task_attempts a WHERE a.task_id = t.task_id AND a.token = t.claim_token
+       ) END AS progress,
+       CASE WHEN $3::boolean THEN coalesce(t.request_raw::text, t.request::text) END AS request
+FROM tasks t CROSS JOIN settings s
+WHERE t.task_id = ANY ($1::text[]) AND ($2::text IS NULL OR t.tenant = $2::text)

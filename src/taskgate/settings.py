@@ -1,0 +1,214 @@
+"""Every setting of taskgate, typed: read from the environment, each secret also from a file (`NAME_FILE`).
+
+The Go worker reads the same names with the same defaults (`go/worker/config.go`).
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import AliasChoices, Field, field_validator, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from taskgate.protocol.connect import Database
+
+
+class ApiKey:
+    """One of TASKGATE_API_KEYS: `name:SECRET` or `name:SECRET:admin`. The name is the tenant."""
+
+    __slots__ = ("admin", "name", "secret")
+
+    def __init__(self, name: str, secret: str, admin: bool) -> None:
+        self.name, self.secret, self.admin = name, secret, admin
+
+
+class FileSecrets(PydanticBaseSettingsSource):
+    """Reads any setting NAME from the file that NAME_FILE points to (Docker and Kubernetes secrets)."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        for name in env_names(field, field_name):
+            path = os.environ.get(f"{name}_FILE")
+            if path:
+                try:
+                    return Path(path).read_text(encoding="utf-8").strip(), name, False
+                except OSError as error:
+                    raise ValueError(f"{name}_FILE: cannot read {path}: {error.strerror}") from error
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for field_name, field in self.settings_cls.model_fields.items():
+            value, key, _ = self.get_field_value(field, field_name)
+            if value is not None:
+                values[key] = value
+        return values
+
+
+def env_names(field: FieldInfo, field_name: str) -> list[str]:
+    """The environment variables that set a field, the preferred one first."""
+    alias = field.validation_alias
+    if isinstance(alias, AliasChoices):
+        return [choice for choice in alias.choices if isinstance(choice, str)]
+    return [alias if isinstance(alias, str) else field_name]
+
+
+def env(*names: str, default: Any, description: str, **constraints: Any) -> Any:
+    alias = names[0] if len(names) == 1 else AliasChoices(*names)
+    return Field(default=default, validation_alias=alias, description=description, **constraints)
+
+
+class Settings(BaseSettings):
+    """All settings. Fields are grouped by who reads them; durations are seconds."""
+
+    model_config = SettingsConfigDict(
+        extra="ignore", populate_by_name=True, env_ignore_empty=True, hide_input_in_errors=True
+    )
+
+    # everybody who talks to the database
+    database_url: str = env("DATABASE_URL", default="", description="PostgreSQL, postgresql://…")
+    schema_name: str = env(
+        "TASKGATE_SCHEMA",
+        default="public",
+        pattern=r"^[a-z_][a-z0-9_]{0,50}$",
+        description="schema of the tasks table",
+    )
+
+    database_pooler: bool = env(
+        "TASKGATE_DATABASE_POOLER",
+        default=False,
+        description="behind a transaction-mode pooler: poll, no LISTEN",
+    )
+
+    # written to the database by `taskgate migrate` when changed; the database is the one truth
+    max_concurrent_tasks: int = env(
+        "MAX_CONCURRENT_TASKS",
+        default=20,
+        ge=0,
+        le=1_000_000,
+        description="running at once, whole fleet; 0 pauses",
+    )
+    max_attempts: int = env("TASKGATE_MAX_ATTEMPTS", default=3, ge=1, le=1000, description="attempts a task")
+    max_throttle_seconds: float = env(
+        "TASKGATE_MAX_THROTTLE_SECONDS",
+        default=3600,
+        ge=0,
+        description="a task may be put off by 429s, in all",
+    )
+    result_ttl_seconds: float = env(
+        "TASKGATE_RESULT_TTL_SECONDS", default=7 * 86400, gt=0, description="a finished task is kept"
+    )
+
+    # workers
+    slots: int = env("TASKGATE_SLOTS", default=20, ge=1, le=100_000, description="tasks at once in one process")
+    lease_seconds: float = env("TASKGATE_LEASE_SECONDS", default=60, ge=1, le=86400, description="a lease")
+    timeout_seconds: float = env("TASKGATE_TIMEOUT_SECONDS", default=600, gt=0, description="one attempt")
+    grace_seconds: float = env("TASKGATE_GRACE_SECONDS", default=30, ge=0, description="drain after SIGTERM")
+    poll_seconds: float = env(
+        "TASKGATE_POLL_SECONDS",
+        default=15,
+        gt=0,
+        description="look for work without a notification, with jitter",
+    )
+    worker_port: int | None = env(
+        "TASKGATE_WORKER_PORT",
+        default=None,
+        ge=0,
+        le=65535,
+        description="/healthz and /metrics of a worker; off",
+    )
+    max_result_bytes: int = env(
+        "TASKGATE_MAX_RESULT_BYTES", default=10 * 1024**2, ge=1024, description="a result, as JSON"
+    )
+
+    # API
+    host: str = env("TASKGATE_HOST", default="127.0.0.1", description="API address")
+    port: int = env("TASKGATE_PORT", default=8000, ge=0, le=65535, description="API port")
+    api_keys_text: str = env("TASKGATE_API_KEYS", default="", repr=False, description='"acme:SECRET, ops:SECRET:admin"')
+    allow_anonymous: bool = env("TASKGATE_ALLOW_ANONYMOUS", default=False, description="serve other hosts without keys")
+    max_body_bytes: int = env("TASKGATE_MAX_BODY_BYTES", default=10 * 1024**2, ge=1024, description="one body")
+    compat: Literal["", "origin"] = env("TASKGATE_COMPAT", default="", description="origin: answers of the origin")
+
+    # everybody
+    log_format: Literal["auto", "console", "json"] = env(
+        "TASKGATE_LOG_FORMAT", default="auto", description="auto: console on a terminal, else json"
+    )
+
+    # providers
+    openai_api_key: str = env("OPENAI_API_KEY", default="", repr=False, description="chat provider's key")
+    openai_base_url: str = env("OPENAI_BASE_URL", default="", description="an OpenAI-shaped chat provider")
+    llm_model: str = env("TASKGATE_LLM_MODEL", default="", description="model when the task names none")
+    llm_raw_response: bool = env(
+        "TASKGATE_LLM_RAW_RESPONSE",
+        default=False,
+        description="keep the provider's whole answer as result.raw",
+    )
+    images: Literal["inline", "pass"] = env(
+        "TASKGATE_IMAGES", default="inline", description="download image URLs, or pass them on"
+    )
+    media_allow: str = env(
+        "TASKGATE_MEDIA_ALLOW", default="", description="private hosts and networks that media may come from"
+    )
+    media_max_bytes: int = env("TASKGATE_MEDIA_MAX_BYTES", default=20 * 1024**2, ge=1024, description="one image")
+    gemini_api_key: str = env(
+        "GOOGLE_API_KEY", "GEMINI_API_KEY", default="", repr=False, description="video provider's key"
+    )
+
+    # producers
+    url: str = env("TASKGATE_URL", default="http://127.0.0.1:8000", description="where the API is")
+    api_key: str = env("TASKGATE_API_KEY", default="", repr=False, description="key for the API")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, FileSecrets(settings_cls)
+
+    @field_validator("database_url")
+    @classmethod
+    def _postgres_only(cls, value: str) -> str:
+        if value and not value.startswith(("postgresql://", "postgres://")):
+            raise ValueError("must be a postgresql:// URL")
+        return value
+
+    @model_validator(mode="after")
+    def _keys_parse(self) -> Settings:
+        _ = self.api_keys
+        return self
+
+    @property
+    def database(self) -> Database:
+        """Raises ValueError when no database is configured."""
+        if not self.database_url:
+            raise ValueError("DATABASE_URL is not set: give a postgresql:// URL, or run `taskgate up`")
+        return Database(self.database_url, self.schema_name, self.database_pooler)
+
+    def fleet_values(self) -> dict[str, float]:
+        """What `taskgate migrate` writes to the database when it changed: one truth for the whole fleet."""
+        return {
+            "max_concurrent": self.max_concurrent_tasks,
+            "max_attempts": self.max_attempts,
+            "max_throttle": self.max_throttle_seconds,
+            "result_ttl": self.result_ttl_seconds,
+        }
+
+    @cached_property
+    def api_keys(self) -> list[ApiKey]:
+        """The parsed keys. Raises ValueError for a malformed or doubled one."""
+        keys: list[ApiKey] = []
+        for entry in filter(None, (part.strip() for part in self.api_keys_text.split(","))):
+            parts = entry.split(":")
+            if len(parts) not in (2, 3) or not all(parts) or parts[2:] not in ([], ["admin"]):
+                raise ValueError("TASKGATE_API_KEYS: each entry is name:SECRET or name:SECRET:admin")
+            keys.append(ApiKey(parts[0], parts[1], len(parts) == 3))
+        if len({key.secret for key in keys}) != len(keys):
+            raise ValueError("TASKGATE_API_KEYS: two entries share a secret")
+        return keys

@@ -1,0 +1,263 @@
+"""What a task is to a handler: the task itself, the errors that steer it, and the registry of handlers."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Generic, Protocol, TypeVar
+
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class TaskError(Exception):
+    """Base of the errors a handler raises on purpose.
+
+    `code` is a stable short string for machines, `info` any JSON value kept with the attempt
+    (for example the provider's own answer).
+    """
+
+    code = "handler_error"
+
+    def __init__(self, message: str, *, code: str | None = None, info: Any = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or type(self).code
+        self.info = info
+
+
+class Retry(TaskError):
+    """This attempt failed; try again while attempts are left.
+
+    `after` is the delay in seconds (or a timedelta); None means exponential backoff with jitter.
+    """
+
+    def __init__(
+        self,
+        message: str = "retry",
+        *,
+        after: float | timedelta | None = None,
+        code: str | None = None,
+        info: Any = None,
+    ) -> None:
+        super().__init__(message, code=code, info=info)
+        self.after = _seconds(after)
+
+
+class Snooze(TaskError):
+    """Not now: give the task back for `after` seconds. Costs no attempt."""
+
+    code = "snoozed"
+
+    def __init__(
+        self,
+        message: str = "snoozed",
+        *,
+        after: float | timedelta,
+        code: str | None = None,
+        info: Any = None,
+    ) -> None:
+        super().__init__(message, code=code, info=info)
+        self.after: float = _seconds(after) or 0.0
+
+
+class Throttled(Snooze):
+    """A provider said "too many": like Snooze, but bounded in all by TASKGATE_MAX_THROTTLE_SECONDS."""
+
+    code = "throttled"
+
+
+class PermanentError(TaskError):
+    """The task can never succeed as it stands: it ends `failed` at once."""
+
+    code = "permanent"
+
+
+def _seconds(after: float | timedelta | None) -> float | None:
+    return after.total_seconds() if isinstance(after, timedelta) else after
+
+
+class TaskContext(Protocol):
+    """What the worker lends a running task. `taskgate.testing` has one without a database."""
+
+    async def save_checkpoint(self, value: Any) -> None: ...
+
+    async def report_progress(self, value: Any) -> None: ...
+
+    def run_blocking(self, coroutine: Awaitable[None]) -> None: ...
+
+    @property
+    def cancel_reason(self) -> str | None: ...
+
+
+@dataclass(slots=True)
+class Task(Generic[R]):
+    """One attempt at one task, as a handler sees it."""
+
+    id: str
+    type: str
+    request: R
+    attempt: int
+    """1 for the first attempt; snoozes and releases do not count."""
+    max_attempts: int
+    timeout: float
+    """Seconds this attempt may take in all."""
+    token: int = 0
+    """The fencing token of this claim."""
+    tenant: str = ""
+    metadata: dict[str, Any] | None = None
+    checkpoint: Any = None
+    """The last value given to `save_checkpoint` by any attempt, None at first."""
+    traceparent: str | None = None
+    context: TaskContext | None = field(default=None, repr=False)
+
+    async def save_checkpoint(self, value: Any) -> None:
+        """Keep a JSON value for the attempts that follow. Raises LeaseLost if the task is no longer ours."""
+        if self.context is not None:
+            await self.context.save_checkpoint(value)
+        self.checkpoint = value
+
+    async def report_progress(self, value: Any) -> None:
+        """Show a JSON value (a fraction, a stage) as `progress` in GET /tasks/{id}."""
+        if self.context is not None:
+            await self.context.report_progress(value)
+
+    def save_checkpoint_sync(self, value: Any) -> None:
+        """`save_checkpoint` for a handler that is a plain function (it runs in a thread)."""
+        if self.context is not None:
+            self.context.run_blocking(self.context.save_checkpoint(value))
+        self.checkpoint = value
+
+    def report_progress_sync(self, value: Any) -> None:
+        """`report_progress` for a handler that is a plain function."""
+        if self.context is not None:
+            self.context.run_blocking(self.context.report_progress(value))
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """None, or why this attempt should stop: `cancelled`, `timeout`, `lease_lost` or `shutdown`.
+
+        An async handler is cancelled as well; a plain function has to look.
+        """
+        return self.context.cancel_reason if self.context is not None else None
+
+
+class LeaseLost(Exception):
+    """The task was recovered or taken by somebody else; nothing this attempt writes counts any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A registered handler: its task type, its function and the schema of its request."""
+
+    name: str
+    function: Callable[..., Any]
+    request_type: Any
+    """The X of `Task[X]`, or Any when the signature names none."""
+    timeout: float | None = None
+    """Seconds an attempt may take, None for TASKGATE_TIMEOUT_SECONDS."""
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+    @property
+    def description(self) -> str:
+        return inspect.getdoc(self.function) or ""
+
+    def request_schema(self) -> dict[str, Any] | None:
+        """JSON Schema of the request, None when anything goes."""
+        if self.request_type is Any:
+            return None
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(self.request_type).json_schema()
+
+    def parse(self, request: Any) -> Any:
+        """The request as the handler's own type. Raises PermanentError with code `invalid_request`."""
+        if self.request_type is Any:
+            return request
+        from pydantic import TypeAdapter, ValidationError
+
+        try:
+            return TypeAdapter(self.request_type).validate_python(request)
+        except ValidationError as error:
+            problems = error.errors(include_url=False, include_context=False, include_input=False)
+            raise PermanentError(
+                f"the request does not fit the handler: {problems[0]['msg']}",
+                code="invalid_request",
+                info={"errors": [{"loc": list(p["loc"]), "msg": p["msg"]} for p in problems]},
+            ) from error
+
+
+class Handlers:
+    """A registry of handlers, by task type."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler] = {}
+
+    def handler(self, name: str, *, timeout: float | None = None) -> Callable[[F], F]:
+        """Register the decorated function for task type `name`.
+
+        Raises ValueError for a name that is empty, longer than 100 characters, not of
+        `[a-z0-9_.-]`, or registered already.
+        """
+
+        def decorate(function: F) -> F:
+            self.add(Handler(name, function, _request_type(function), timeout))
+            return function
+
+        return decorate
+
+    def add(self, handler: Handler) -> None:
+        check_task_type(handler.name)
+        if handler.name in self._handlers:
+            raise ValueError(f"a handler for {handler.name!r} is registered already")
+        self._handlers[handler.name] = handler
+
+    def merge(self, other: Handlers) -> None:
+        """Take over the handlers of `other`; raises ValueError for a type that both have."""
+        for each in other:
+            self.add(each)
+
+    def get(self, name: str) -> Handler | None:
+        return self._handlers.get(name)
+
+    def names(self) -> list[str]:
+        return list(self._handlers)
+
+    def __iter__(self) -> typing.Iterator[Handler]:
+        return iter(self._handlers.values())
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+
+def check_task_type(name: str) -> None:
+    """Raises ValueError unless `name` can be a task type (and so a path segment)."""
+    allowed = set("abcdefghijklmnopqrstuvwxyz0123456789_.-")
+    if not name or len(name) > 100 or not set(name) <= allowed or not name[0].isalnum():
+        raise ValueError(f"{name!r} is no task type: use 1 to 100 of a-z 0-9 _ . - and begin with a letter or digit")
+
+
+def _request_type(function: Callable[..., Any]) -> Any:
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters:
+        raise ValueError(f"{function.__qualname__} must take the task as its first argument")
+    try:
+        hint = typing.get_type_hints(function).get(parameters[0].name)
+    except NameError as error:
+        raise ValueError(f"the annotations of {function.__qualname__} cannot be resolved: {error}") from error
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is Task and arguments and not isinstance(arguments[0], TypeVar):
+        return arguments[0]
+    return Any
+
+
+default_handlers = Handlers()
+"""The registry that the module-level `handler` decorator fills."""
+
+handler = default_handlers.handler
