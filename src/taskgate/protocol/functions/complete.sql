@@ -3,7 +3,8 @@
 -- Answers `done`, `already` or `stale` for each.
 CREATE OR REPLACE FUNCTION complete(p_ids text[], p_tokens bigint[], p_results text[])
 RETURNS TABLE (task_id text, token bigint, outcome text)
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     n timestamptz := clock_timestamp();

@@ -1,7 +1,8 @@
 -- Deletes up to p_batch final tasks whose time has come, with their attempts. One purger at a time; rows that
 -- others hold are left for later, and no lock is held that claim waits for. Call again while it answers p_batch.
 CREATE OR REPLACE FUNCTION purge(p_batch integer DEFAULT 1000) RETURNS integer
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE purged integer;
 BEGIN
     IF NOT pg_try_advisory_xact_lock(lock_key() + 2) THEN

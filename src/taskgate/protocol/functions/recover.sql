@@ -2,7 +2,8 @@
 -- attempts are used up (as the origin has it), or `cancelled` when that was asked for. The token changes, so
 -- a late answer of the old worker is stale. Rows that others hold are skipped: the next call finds them.
 CREATE OR REPLACE FUNCTION recover_tokens(p_tokens bigint[], p_now timestamptz) RETURNS integer
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     epoch timestamptz := note_server_epoch(p_now);
     recovered integer;
@@ -49,7 +50,8 @@ END $$;
 
 -- Tasks that had to start by a time that has passed end `failed` with `expired`.
 CREATE OR REPLACE FUNCTION expire(p_now timestamptz DEFAULT clock_timestamp()) RETURNS integer
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE ended text[];
 BEGIN
     IF NOT EXISTS (SELECT FROM tasks t WHERE t.status = 'pending' AND t.start_before IS NOT NULL AND t.start_before < p_now) THEN
@@ -73,7 +75,8 @@ END $$;
 -- The periodic recovery of workers and API: also when the limit is 0 or every slot is busy. Answers how many
 -- tasks were taken back; 0 as well when somebody else is claiming, for a claim recovers by itself.
 CREATE OR REPLACE FUNCTION recover() RETURNS integer
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     n timestamptz;
     r record;

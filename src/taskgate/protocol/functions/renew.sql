@@ -2,7 +2,8 @@
 -- but its cancellation was asked for: stop the call, then fail it) or `stale` (not yours any more: stop it).
 CREATE OR REPLACE FUNCTION renew(p_worker text, p_ids text[], p_tokens bigint[], p_lease interval, p_draining boolean DEFAULT false)
 RETURNS TABLE (task_id text, token bigint, outcome text)
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE n timestamptz;
 BEGIN

@@ -1,11 +1,13 @@
 -- Takes up to p_free tasks for claim: by priority, 9 first; within a priority those that fell due (retries,
 -- delayed ones), then arrivals in order. A lane is a task type at a priority; each has its mark, below which
 -- no ready task stands. The caller holds the claim lock.
+-- The planner settings: its statistics of a queue are always stale, and one sequential scan here stops the fleet.
 CREATE OR REPLACE FUNCTION take(
     p_worker text, p_free integer, p_types text[], p_now timestamptz, p_lease interval,
     INOUT ledger claim_ledger, OUT taken text[], OUT tokens bigint[]
 )
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     -- A mark stays this many arrivals behind, for inserts that commit late.
     slack constant integer := 500;
@@ -28,13 +30,13 @@ BEGIN
             SELECT true FROM tasks t
             WHERE t.status = 'pending' AND t.run_at IS NOT NULL AND t.task_type IS NOT NULL AND t.request IS NOT NULL
               AND t.task_type = ty.name AND t.priority = p.priority AND t.run_at <= p_now
-            LIMIT 1
+            ORDER BY t.run_at LIMIT 1
         ) AS due (yes) ON true
         LEFT JOIN LATERAL (
             SELECT true FROM tasks t
             WHERE t.status = 'pending' AND t.run_at IS NULL AND t.task_type IS NOT NULL AND t.request IS NOT NULL
               AND t.task_type = ty.name AND t.priority = p.priority AND t.seq >= m.mark
-            LIMIT 1
+            ORDER BY t.seq LIMIT 1
         ) AS ready (yes) ON true
         WHERE due.yes OR ready.yes
         GROUP BY p.priority
