@@ -248,7 +248,7 @@ def _request_type(function: Callable[..., Any]) -> Any:
     if not parameters:
         raise ValueError(f"{function.__qualname__} must take the task as its first argument")
     try:
-        hint = typing.get_type_hints(function).get(parameters[0].name)
+        hint = typing.get_type_hints(function, include_extras=True).get(parameters[0].name)
     except NameError as error:
         raise ValueError(f"the annotations of {function.__qualname__} cannot be resolved: {error}") from error
     arguments = typing.get_args(hint)

@@ -71,9 +71,7 @@ class _Fields(BaseModel):
     images: list[Annotated[str, AfterValidator(_image)]] | None = Field(
         None, max_length=MAX_IMAGES, description="URLs or data: URIs of PNG, JPEG, GIF or WebP images."
     )
-    system: str | None = Field(
-        None, min_length=1, description="The system message that goes before the prompt."
-    )
+    system: str | None = Field(None, min_length=1, description="The system message that goes before the prompt.")
     messages: list[Message] | None = Field(
         None, min_length=1, description="Chat Completions messages, instead of prompt, images and system."
     )
@@ -89,10 +87,8 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
     problems: list[InitErrorDetails] = []
 
     def wrong(place: str | None, kind: str, words: str) -> None:
-        error = PydanticCustomError(kind, words)  # type: ignore[arg-type]  # asks for a literal string
-        problems.append(
-            InitErrorDetails(type=error, loc=(place,) if place else (), input=request.get(place or "", None))
-        )
+        error = PydanticCustomError(kind, words)
+        problems.append(InitErrorDetails(type=error, loc=(place,) if place else (), input=request.get(place or "")))
 
     prompt, messages = request.get("prompt"), request.get("messages")
     if prompt is None and messages is None:
@@ -117,7 +113,7 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
 def _detail(error: Any) -> InitErrorDetails:
     # as a custom error, for a known one would want its context again
     return InitErrorDetails(
-        type=PydanticCustomError(error["type"], error["msg"]),  # type: ignore[arg-type]
+        type=PydanticCustomError(error["type"], error["msg"]),
         loc=error["loc"],
         input=error["input"],
     )
@@ -152,7 +148,7 @@ def json_schema() -> dict[str, Any]:
     }
     with_messages = {
         "required": ["messages"],
-        "properties": {name: False for name in ("prompt", "images", "system")},
+        "properties": dict.fromkeys(("prompt", "images", "system"), False),
     }
     return {
         "title": "LlmRequest",

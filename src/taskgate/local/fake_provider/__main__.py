@@ -16,9 +16,7 @@ def _fault(text: str) -> Rule:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="fake-provider", description="An OpenAI-shaped provider for tests and load."
-    )
+    parser = argparse.ArgumentParser(prog="fake-provider", description="An OpenAI-shaped provider for tests and load.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--latency", type=float, default=0.0, help="seconds until an answer begins")

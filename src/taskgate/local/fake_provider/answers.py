@@ -58,9 +58,7 @@ def sample(schema: Any, text: str, depth: int = 0) -> Any:
     return {"string": text, "integer": 1, "number": 1.5, "boolean": True}.get(str(kind))
 
 
-def completion(
-    behaviour: Behaviour, body: dict[str, Any], number: int, text: str, asked: str
-) -> dict[str, Any]:
+def completion(behaviour: Behaviour, body: dict[str, Any], number: int, text: str, asked: str) -> dict[str, Any]:
     message: dict[str, Any] = {
         "role": "assistant",
         "content": text,

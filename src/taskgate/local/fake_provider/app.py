@@ -87,8 +87,7 @@ class App:
 
     def _faults(self) -> dict[str, Any]:
         rules = [
-            {"fault": rule.behaviour.name, "share": rule.share, "times": rule.times}
-            for rule in self.chooser.faults
+            {"fault": rule.behaviour.name, "share": rule.share, "times": rule.times} for rule in self.chooser.faults
         ]
         chooser = self.chooser
         return {"latency": chooser.latency, "jitter": chooser.jitter, "limit": chooser.limit, "faults": rules}

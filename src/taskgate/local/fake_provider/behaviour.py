@@ -66,9 +66,7 @@ FAULTS: dict[str, Behaviour] = {
         error_code="insufficient_quota",
     ),
     "529": Behaviour("529", 529, message="Overloaded", error_type="overloaded_error"),
-    "html": Behaviour(
-        "html", 502, {"content-type": "text/html"}, "<html><body><h1>502 Bad Gateway</h1></body></html>"
-    ),
+    "html": Behaviour("html", 502, {"content-type": "text/html"}, "<html><body><h1>502 Bad Gateway</h1></body></html>"),
     "content_filter": Behaviour("content_filter", finish_reason="content_filter", ok=""),
     "content_filter_400": Behaviour(
         "content_filter_400",
