@@ -12,6 +12,8 @@ import psycopg
 import pytest
 
 from taskgate.local.postgres import EmbeddedPostgres
+from taskgate.protocol.migrate import migrate
+from taskgate.settings import Settings
 
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 TEMPLATE = "taskgate_template"
@@ -49,9 +51,6 @@ def postgres() -> Iterator[EmbeddedPostgres]:
 @pytest.fixture(scope="session")
 def migrated_template(postgres: EmbeddedPostgres) -> str:
     """The name of a database that was migrated once, to be copied."""
-    from taskgate.protocol.migrate import migrate
-    from taskgate.settings import Settings
-
     dsn = postgres.create_database(TEMPLATE)
     migrate(dsn, configured=Settings(database_url=dsn).fleet_values())
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
@@ -89,7 +88,5 @@ def empty_database(make_database: Callable[[str | None], str]) -> str:
 def postgres15_bin() -> Path:
     """Debian's PostgreSQL 15; skips where it is not installed (`apt-get install postgresql-15`)."""
     if not (DEBIAN_15 / "postgres").exists():
-        pytest.skip(
-            f"NOT TESTED against PostgreSQL 15: {DEBIAN_15} is missing (apt-get install postgresql-15)"
-        )
+        pytest.skip(f"NOT TESTED against PostgreSQL 15: {DEBIAN_15} is missing (apt-get install postgresql-15)")
     return DEBIAN_15

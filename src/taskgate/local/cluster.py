@@ -59,9 +59,7 @@ class Cluster:
     def _initdb(self, bin_dir: Path) -> None:
         """Makes the data beside its final place: a start that is cut short leaves nothing half-made."""
         if self.pgdata.exists():
-            raise LocalError(
-                f"{self.pgdata} exists and is no PostgreSQL data. Move it away, or name another folder."
-            )
+            raise LocalError(f"{self.pgdata} exists and is no PostgreSQL data. Move it away, or name another folder.")
         fresh = self.data_dir / "pgdata.partial"
         shutil.rmtree(fresh, ignore_errors=True)
         private_directory(fresh, self._account)

@@ -21,6 +21,7 @@ from psycopg.conninfo import make_conninfo
 from taskgate.local.account import LocalError, private_directory, reachable_directory, server_account
 from taskgate.local.binaries import usable_bin_dir
 from taskgate.local.cluster import Cluster, server_environment
+from taskgate.local.logs import open_log
 from taskgate.local.ports import free_port
 from taskgate.local.process import ChildProcess
 
@@ -107,9 +108,7 @@ class EmbeddedPostgres:
             deadline = time.monotonic() + PASSING_SECONDS
             while (trouble := self._launch(bin_dir)) is not None:
                 if time.monotonic() > deadline or not any(text in trouble for text in PASSING_FAILURES):
-                    raise LocalError(
-                        f"PostgreSQL did not start. Its last words, from {self.log_file}:\n{trouble}"
-                    )
+                    raise LocalError(f"PostgreSQL did not start. Its last words, from {self.log_file}:\n{trouble}")
                 time.sleep(0.2)
         except BaseException:
             if self._child is not None:
@@ -149,9 +148,7 @@ class EmbeddedPostgres:
     def drop_database(self, name: str) -> None:
         """Drops a database together with the sessions in it."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
-            connection.execute(
-                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
-            )
+            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
     def __enter__(self) -> Self:
         return self.start()
@@ -169,8 +166,7 @@ class EmbeddedPostgres:
             holder = os.pread(descriptor, 20, 0).decode().strip() or "unknown"
             os.close(descriptor)
             raise LocalError(
-                f"The data in {self.data_dir} is in use by process {holder}. "
-                "Stop that one, or name another folder."
+                f"The data in {self.data_dir} is in use by process {holder}. Stop that one, or name another folder."
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -209,8 +205,7 @@ class EmbeddedPostgres:
             **self.settings,
         }
         options = [text for name, value in settings.items() for text in ("-c", f"{name}={value}")]
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-        with os.fdopen(os.open(self.log_file, flags, 0o600), "ab") as log:
+        with open_log(self.log_file) as log:
             begin = log.seek(0, os.SEEK_END)
             self._child = ChildProcess(
                 [str(bin_dir / "postgres"), "-D", str(self._cluster.pgdata), *options],
