@@ -35,7 +35,7 @@ class NewTask:
     """One task to enqueue. `request` is JSON text; `keep_order` keeps its key order, which jsonb would lose.
 
     `options` is JSON text of an object: priority, delay_seconds, run_at, start_within_seconds, timeout_seconds,
-    max_attempts, metadata.
+    max_attempts, metadata; and tenant and traceparent, which go before those of the call.
     """
 
     task_id: str
@@ -115,8 +115,11 @@ class WorkerInfo:
     types: dict[str, tuple[str | None, str]]
 
 
+INLINE_BYTES = 65_536
+"""Bodies that a claim sends while it holds the lock: what fits the buffers of a socket nobody reads from."""
+
 Verdicts = dict[tuple[str, int], str]
-"""(task_id, token) → `done`, `already`, `stale` or, for a renewal, `cancel`."""
+"""(task_id, token) → `done`, `already`, `stale` or, for a renewal, `cancel` or `busy`."""
 
 
 @cache
@@ -199,17 +202,31 @@ class Calls:
     async def claim(
         self, worker_id: str, slots: int, held: Sequence[int], lease: float, types: Sequence[str] | None
     ) -> ClaimAnswer:
-        """Claim up to `slots` tasks for `lease` seconds. `held` are the tokens this process holds already."""
+        """Claim up to `slots` tasks for `lease` seconds. `held` are the tokens this process holds already.
+
+        A token counts as held until the answer to its complete, fail or release is there. Large bodies come in
+        a second round trip; when that fails, the next claim has the same tasks again.
+        """
         rows = await self._db.fetch(
-            f"SELECT * FROM {self._f}.claim($1, $2, $3, $4, $5)",
+            f"SELECT * FROM {self._f}.claim($1, $2, $3, $4, $5, $6)",
             worker_id,
             slots,
             list(held),
             timedelta(seconds=lease),
             None if types is None else list(types),
+            INLINE_BYTES,
         )
         if rows[0]["task_id"] is None:
             return ClaimAnswer(rows[0]["outcome"], [], _seconds(rows[0]["next_due"]))
+        bodies: dict[str, Any] = {row["task_id"]: row for row in rows}
+        large = [row for row in rows if row["request"] is None]
+        if large:
+            fetched = await self._db.fetch(
+                f"SELECT * FROM {self._f}.claimed_bodies($1, $2)",
+                [row["task_id"] for row in large],
+                [row["token"] for row in large],
+            )
+            bodies |= {row["task_id"]: row for row in fetched}
         return ClaimAnswer(
             "claimed",
             [
@@ -217,18 +234,19 @@ class Calls:
                     task_id=row["task_id"],
                     token=row["token"],
                     task_type=row["task_type"],
-                    request=row["request"],
+                    request=bodies[row["task_id"]]["request"],
                     attempt=row["attempt"],
                     max_attempts=row["max_attempts"],
                     timeout_seconds=row["timeout_seconds"],
                     tenant=row["tenant"],
-                    metadata=row["metadata"],
-                    checkpoint=row["checkpoint"],
+                    metadata=bodies[row["task_id"]]["metadata"],
+                    checkpoint=bodies[row["task_id"]]["checkpoint"],
                     traceparent=row["traceparent"],
                     waited_seconds=_seconds(row["waited"]) or 0.0,
                     again=row["outcome"] == "again",
                 )
                 for row in rows
+                if bodies[row["task_id"]]["request"] is not None  # else it was taken away meanwhile
             ],
             None,
         )
@@ -324,10 +342,18 @@ class Calls:
         return None if value is None else int(value)
 
     async def get(
-        self, task_ids: Sequence[str], *, tenant: str | None = None, with_request: bool = False
+        self,
+        task_ids: Sequence[str],
+        *,
+        tenant: str | None = None,
+        with_request: bool = False,
+        result_bytes: int | None = None,
     ) -> dict[str, Any]:
-        """Records of queries/get.sql by task id; unknown ids are missing."""
-        rows = await self._db.fetch(_query("get"), list(task_ids), tenant, with_request)
+        """Records of queries/get.sql by task id; unknown ids are missing.
+
+        A result that takes more than `result_bytes` on disk is left out, and `result_left_out` says so.
+        """
+        rows = await self._db.fetch(_query("get"), list(task_ids), tenant, with_request, result_bytes)
         return {row["task_id"]: row for row in rows}
 
     async def page(
@@ -381,6 +407,11 @@ class Calls:
 
     async def overdue(self) -> Any:
         return await self._db.fetchrow(_query("overdue"))
+
+    async def server_clock(self) -> datetime:
+        """What time it is for the database."""
+        now: datetime = await self._db.fetchval(_query("clock"))
+        return now
 
     @property
     def ready_channel(self) -> str:

@@ -26,23 +26,29 @@ class Database:
     pooler: bool = False
 
 
-def _options(database: Database, application_name: str) -> dict[str, Any]:
+def _options(database: Database, application_name: str, lock_timeout: float | None = None) -> dict[str, Any]:
     options: dict[str, Any] = {
         "dsn": database.url,
         "timeout": CONNECT_SECONDS,
         "server_settings": server_settings(database.schema, application_name),
     }
+    if lock_timeout is not None:
+        options["server_settings"]["lock_timeout"] = f"{lock_timeout * 1000:.0f}ms"
     if database.pooler:
         options["statement_cache_size"] = 0  # prepared statements do not survive a transaction-mode pooler
     return options
 
 
 async def connect(
-    database: Database, application_name: str, *, command_timeout: float | None = None
+    database: Database,
+    application_name: str,
+    *,
+    command_timeout: float | None = None,
+    lock_timeout: float | None = None,
 ) -> asyncpg.Connection[Any]:
-    """One connection. Raises one of DATABASE_ERRORS when it cannot be had."""
+    """One connection; timeouts in seconds. Raises one of DATABASE_ERRORS when it cannot be had."""
     connection: asyncpg.Connection[Any] = await asyncpg.connect(
-        **_options(database, application_name), command_timeout=command_timeout
+        **_options(database, application_name, lock_timeout), command_timeout=command_timeout
     )
     _notice_dead_peer(connection)
     return connection
@@ -59,7 +65,12 @@ def pool(
         command_timeout=command_timeout,
         max_inactive_connection_lifetime=300,
         init=_notice_dead_peer_async,
+        reset=_nothing_to_reset,
     )
+
+
+async def _nothing_to_reset(_connection: asyncpg.Connection[Any]) -> None:
+    """Our calls leave no session state behind, and the default reset would cost every call a second round trip."""
 
 
 async def _notice_dead_peer_async(connection: asyncpg.Connection[Any]) -> None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import time
 from importlib.resources import as_file, files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import psycopg
+from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from taskgate.protocol.version import SCHEMA_VERSION, function_schema
@@ -19,8 +20,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 ADOPT_BATCH = 5000
-LOCK_TIMEOUT = "4s"
-LOCK_TRIES = 15
+SMALLEST = -(2**63)
+STATUSES = ("pending", "running", "completed", "failed")
+ORIGIN_COLUMNS = {
+    "task_id": "text",
+    "status": "text",
+    "task_type": "text",
+    "request": "jsonb",
+    "result": "jsonb",
+    "error": "text",
+    "attempts": "integer",
+    "locked_until": "timestamp with time zone",
+    "created_at": "timestamp with time zone",
+    "updated_at": "timestamp with time zone",
+    "expires_at": "timestamp with time zone",
+}
+WHAT_IT_LACKS = """
+    WITH has AS (
+        SELECT column_name || ' ' || data_type AS what FROM information_schema.columns
+        WHERE table_schema = %s AND table_name = 'tasks'
+    )
+    SELECT array_agg(want) FROM unnest(%s::text[]) AS want WHERE want NOT IN (SELECT what FROM has)
+"""
+KEY_COLUMNS = """
+    SELECT array_agg(a.attname::text) FROM pg_index i
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+    WHERE i.indrelid = to_regclass(%s) AND i.indisprimary
+"""
+LOCK_TIMEOUT = "1s"
+LOCK_PAUSE = 0.5
+"""Seconds between tries, in which those who wait behind us get on with it."""
+LOCK_SECONDS = 120.0
 
 
 class MigrationError(Exception):
@@ -45,19 +75,17 @@ def migrate(
     try:
         with psycopg.connect(database_url, autocommit=True, application_name="taskgate migrate") as connection:
             _one_at_a_time(connection, functions)
+            _refuse_other_table(connection, schema)
             for name in (schema, functions):
-                if not connection.execute("SELECT to_regnamespace(%s)", (name,)).fetchone()[0]:  # type: ignore[index]
+                if not _value(connection, "SELECT to_regnamespace(%s)", name):
                     connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{name}"')
             connection.execute(f"SET search_path = {place}")
             _refuse_newer(connection)
-            _table_changes(database_url, place, say)
-            with connection.transaction():
-                for name, text in _function_files():
-                    say(f"function file {name}")
-                    connection.execute(text.encode())
-                connection.execute("SELECT note_server_epoch(clock_timestamp())")
-                connection.execute("UPDATE schema_version SET version = %s", (SCHEMA_VERSION,))
-            _adopt(connection)
+            _table_changes(connection, database_url, place, say)
+            _patiently(lambda: _functions(connection, say), say)
+            connection.execute("SELECT note_server_epoch(clock_timestamp())")
+            _adopt(connection, say)
+            connection.execute("UPDATE schema_version SET version = %s", (SCHEMA_VERSION,))
             if configured is not None:
                 connection.execute("SELECT configure(%s)", (Jsonb(dict(configured)),))
     except psycopg.OperationalError as error:
@@ -69,21 +97,84 @@ def migrate(
 
 
 def _one_at_a_time(connection: psycopg.Connection[tuple[object, ...]], functions: str) -> None:
-    connection.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (f"migrate {functions}",))
+    # not the lock that waits: its snapshot would keep the other's CREATE INDEX CONCURRENTLY waiting for us
+    key = f"migrate {functions}"
+    while not _value(connection, "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", key):
+        time.sleep(0.2)
+
+
+def _patiently(step: Callable[[], object], say: Callable[[str], None]) -> None:
+    """Try a step again while a lock is not to be had: waiting in line for it would stop every user of the table."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            step()
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
+            if time.monotonic() > deadline:
+                raise MigrationError(
+                    "the tasks table is held by a long transaction: end it (pg_stat_activity shows it, oldest"
+                    " xact_start first), then run migrate again"
+                ) from error
+            say("waiting for a transaction that holds the tasks table")
+            time.sleep(LOCK_PAUSE)
+        else:
+            return
+
+
+def _functions(connection: psycopg.Connection[tuple[object, ...]], say: Callable[[str], None]) -> None:
+    with connection.transaction():
+        connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+        for name, text in _function_files():
+            say(f"function file {name}")
+            connection.execute(text.encode())
+
+
+def _refuse_other_table(connection: psycopg.Connection[tuple[object, ...]], schema: str) -> None:
+    """Refuse a table named tasks that is something else, before anything is changed."""
+    place = sql.Identifier(schema, "tasks")
+    remedy = "set TASKGATE_SCHEMA to another schema, or rename that table"
+    if not _value(connection, "SELECT to_regclass(%s)", place.as_string(connection)):
+        return
+    lacks = _value(connection, WHAT_IT_LACKS, schema, [f"{name} {kind}" for name, kind in ORIGIN_COLUMNS.items()])
+    if lacks:
+        raise MigrationError(f"the table {schema}.tasks is not a task table, it lacks {', '.join(lacks)}: {remedy}")
+    if _value(connection, KEY_COLUMNS, place.as_string(connection)) != ["task_id"]:
+        raise MigrationError(f"the table {schema}.tasks is not a task table, task_id is not its primary key: {remedy}")
+    strange = connection.execute(
+        sql.SQL("SELECT DISTINCT status FROM {} WHERE status <> ALL (%s) LIMIT 10").format(place), [list(STATUSES)]
+    ).fetchall()
+    if strange:
+        names = ", ".join(repr(status) for (status,) in strange)
+        raise MigrationError(
+            f"the table {schema}.tasks has rows of the unknown status {names}: taskgate knows {', '.join(STATUSES)};"
+            " change those rows first"
+        )
 
 
 def _refuse_newer(connection: psycopg.Connection[tuple[object, ...]]) -> None:
-    if not connection.execute("SELECT to_regclass('schema_version')").fetchone()[0]:  # type: ignore[index]
+    if not _value(connection, "SELECT to_regclass('schema_version')"):
         connection.execute("CREATE TABLE schema_version (version integer NOT NULL)")
         connection.execute("INSERT INTO schema_version VALUES (0)")
-    version = connection.execute("SELECT version FROM schema_version").fetchone()[0]  # type: ignore[index]
-    if isinstance(version, int) and version > SCHEMA_VERSION:
+    version = _value(connection, "SELECT version FROM schema_version")
+    if version > SCHEMA_VERSION:
         raise MigrationError(
             f"the database has schema version {version}, this program knows {SCHEMA_VERSION} at most: upgrade taskgate"
         )
 
 
-def _table_changes(database_url: str, place: str, say: Callable[[str], None]) -> None:
+def _drop_invalid_indexes(connection: psycopg.Connection[tuple[object, ...]], say: Callable[[str], None]) -> None:
+    """What a CREATE INDEX CONCURRENTLY that was cut short left behind, which IF NOT EXISTS would take for done."""
+    invalid = connection.execute(
+        "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = to_regclass('tasks') AND NOT indisvalid"
+    ).fetchall()
+    for (name,) in invalid:
+        say(f"index {name} was left unfinished: building it anew")
+        connection.execute(f"DROP INDEX CONCURRENTLY {name}".encode())
+
+
+def _table_changes(
+    connection: psycopg.Connection[tuple[object, ...]], database_url: str, place: str, say: Callable[[str], None]
+) -> None:
     """Apply the numbered files that are not applied yet, retrying when a lock on the table is not to be had."""
     from yoyo import get_backend, read_migrations  # type: ignore[import-untyped]
 
@@ -93,16 +184,16 @@ def _table_changes(database_url: str, place: str, say: Callable[[str], None]) ->
             wanted = backend.to_apply(read_migrations(str(folder)))
             for migration in wanted:
                 say(f"migration {migration.id}")
-                for remaining in reversed(range(LOCK_TRIES)):
+
+                def apply(migration: Any = migration) -> None:
                     try:
+                        _drop_invalid_indexes(connection, say)
                         backend.apply_one(migration)
-                        break
-                    except psycopg.errors.LockNotAvailable:
-                        # somebody's long transaction; waiting in line would stop every other user of the table
+                    except psycopg.Error:
                         backend.rollback()
-                        if not remaining:
-                            raise
-                        time.sleep(0.2)
+                        raise
+
+                _patiently(apply, say)
     finally:
         backend.connection.close()
 
@@ -120,7 +211,25 @@ def _function_files() -> list[tuple[str, str]]:
     return [(name, texts[name]) for name in [*first, *sorted(texts.keys() - set(first))]]
 
 
-def _adopt(connection: psycopg.Connection[tuple[object, ...]]) -> None:
-    last: object = ""
-    while last is not None:
-        last = connection.execute("SELECT adopt(%s, %s)", (last, ADOPT_BATCH)).fetchone()[0]  # type: ignore[index]
+def _adopt(connection: psycopg.Connection[tuple[object, ...]], say: Callable[[str], None]) -> None:
+    """Bring the rows of an adopted table along, a short transaction at a time."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        missing, running = (_value(connection, f"SELECT {name}()") for name in ("adopt_rank", "adopt_running"))
+        if not missing and not running:
+            return
+        say(f"adopting {missing} rows, {running} of them running")
+        last: Any = SMALLEST
+        while last is not None:
+            last = _value(connection, "SELECT adopt_order(%s, %s)", last, ADOPT_BATCH)
+        if time.monotonic() > deadline:
+            raise MigrationError(
+                "rows of the tasks table are held by a long transaction: end it (pg_stat_activity shows it, oldest"
+                " xact_start first), then run migrate again"
+            )
+        time.sleep(LOCK_PAUSE)
+
+
+def _value(connection: psycopg.Connection[tuple[object, ...]], statement: str, *values: object) -> Any:
+    row = connection.execute(statement.encode(), values).fetchone()
+    return row[0] if row else None

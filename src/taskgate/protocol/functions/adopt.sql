@@ -1,22 +1,55 @@
--- Gives rows of an adopted origin table what they lack, a batch at a time: an order of arrival (by created_at,
--- below every new one) and, for running ones, a token of their own. Answers the last id seen, NULL at the end.
-CREATE OR REPLACE FUNCTION adopt(p_after text, p_batch integer) RETURNS text
+-- Gives rows of an adopted origin table what they lack: running ones a token of their own, all an order of arrival
+-- (by created_at, below every new one). The batches skip rows that others hold: call them until nothing is left.
+
+-- Answers how many running rows got a token. Under the claim lock, as every token of a running row is given.
+CREATE OR REPLACE FUNCTION adopt_running() RETURNS integer
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-DECLARE last_id text;
+DECLARE adopted integer;
 BEGIN
-    IF NOT EXISTS (SELECT FROM tasks t WHERE t.tenant = '' AND t.seq IS NULL)
-       AND NOT EXISTS (SELECT FROM tasks t WHERE t.status = 'running' AND t.request IS NOT NULL AND t.claim_token = 0) THEN
-        RETURN NULL;
-    END IF;
-    WITH page AS (
-        SELECT t.task_id FROM tasks t WHERE t.task_id > p_after ORDER BY t.task_id LIMIT p_batch
-    ), put AS (
-        UPDATE tasks t SET
-            seq = coalesce(t.seq, (extract(epoch FROM t.created_at) * 1000000)::bigint - 9000000000000000),
-            claim_token = CASE WHEN t.status = 'running' AND t.claim_token = 0 THEN nextval('claim_token_seq') ELSE t.claim_token END
-        FROM page WHERE t.task_id = page.task_id
-          AND (t.seq IS NULL OR (t.status || '' = 'running' AND t.claim_token = 0))
+    PERFORM pg_advisory_xact_lock(lock_key());
+    WITH untold AS (
+        SELECT t.task_id FROM tasks t WHERE t.status = 'running' AND num_nulls(t.request) = 0 AND t.claim_token = 0
+        FOR UPDATE SKIP LOCKED
     )
-    SELECT max(page.task_id) INTO last_id FROM page;
-    RETURN last_id;
+    UPDATE tasks t SET claim_token = nextval('claim_token_seq'), started_at = coalesce(t.started_at, t.updated_at)
+    FROM untold WHERE t.task_id = untold.task_id;
+    GET DIAGNOSTICS adopted = ROW_COUNT;
+    RETURN adopted;
+END $$;
+
+-- Answers how many rows lack an order of arrival, and ranks them for this session.
+CREATE OR REPLACE FUNCTION adopt_rank() RETURNS bigint
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    below bigint;
+    missing bigint;
+BEGIN
+    DROP TABLE IF EXISTS pg_temp.adopting;
+    CREATE TEMP TABLE adopting AS
+        SELECT t.task_id, row_number() OVER (ORDER BY t.created_at, t.task_id) AS rank FROM tasks t WHERE t.tenant = '' AND t.seq IS NULL;
+    GET DIAGNOSTICS missing = ROW_COUNT;
+    IF missing > 0 THEN
+        -- unique, since `seq` is the cursor of lists; an adoption that was cut short goes on below what it had done
+        SELECT least(0, min(t.seq)) INTO below FROM tasks t WHERE t.tenant = '' AND t.seq < 0;
+        UPDATE adopting SET rank = rank - missing - 1 + coalesce(below, 0);
+        CREATE INDEX ON adopting (rank);
+        ANALYZE adopting;
+    END IF;
+    RETURN missing;
+END $$;
+
+-- Takes the next p_batch ranked rows after p_after; answers the last rank of them, NULL at the end.
+CREATE OR REPLACE FUNCTION adopt_order(p_after bigint, p_batch integer) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    ids text[];
+    last_rank bigint;
+BEGIN
+    SELECT array_agg(a.task_id), max(a.rank) INTO ids, last_rank
+    FROM (SELECT * FROM adopting WHERE rank > p_after ORDER BY rank LIMIT p_batch) AS a;
+    WITH free AS (
+        SELECT t.task_id FROM tasks t WHERE t.task_id = ANY (ids) AND t.seq IS NULL FOR UPDATE SKIP LOCKED
+    )
+    UPDATE tasks t SET seq = a.rank FROM free JOIN adopting a USING (task_id) WHERE t.task_id = free.task_id;
+    RETURN last_rank;
 END $$;

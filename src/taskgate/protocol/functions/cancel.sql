@@ -22,7 +22,9 @@ BEGIN
         IF t.cancel_requested_at IS NULL THEN
             UPDATE tasks SET cancel_requested_at = n, updated_at = updated_at WHERE task_id = p_id;
         END IF;
-        PERFORM pg_notify(current_schema() || '_cancel', p_id);
+        IF octet_length(p_id) < 7000 THEN
+            PERFORM pg_notify(current_schema() || '_cancel', p_id);
+        END IF;
         RETURN 'cancelling';
     ELSIF t.error = 'cancelled' THEN
         RETURN 'already';

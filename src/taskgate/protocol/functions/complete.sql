@@ -4,13 +4,18 @@
 CREATE OR REPLACE FUNCTION complete(p_ids text[], p_tokens bigint[], p_results text[])
 RETURNS TABLE (task_id text, token bigint, outcome text)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     n timestamptz := clock_timestamp();
     ttl interval := (SELECT s.result_ttl FROM settings s);
     done text[];
+    cancelled text[];
 BEGIN
+    IF cardinality(p_ids) > 1 THEN  -- in one order, so that batches that overlap do not deadlock
+        PERFORM FROM tasks t WHERE t.task_id = ANY (p_ids) AND t.claim_token = ANY (p_tokens)
+        ORDER BY t.task_id FOR NO KEY UPDATE;
+    END IF;
     WITH put AS (
         UPDATE tasks t SET
             status = CASE WHEN t.cancel_requested_at IS NULL THEN 'completed' ELSE 'failed' END,
@@ -19,11 +24,20 @@ BEGIN
             error_code = CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' END,
             error_info = NULL, settled_token = t.claim_token, locked_until = NULL, updated_at = n, finished_at = n,
             expires_at = n + ttl
-        FROM (SELECT * FROM unnest(p_ids, p_tokens, p_results) AS u (id, token, result) ORDER BY u.id) AS g
-        WHERE t.task_id = g.id AND t.claim_token = g.token AND t.status || '' = 'running'
-        RETURNING t.task_id
+        FROM unnest(p_ids, p_tokens, p_results) AS g (id, token, result)
+        WHERE t.task_id = g.id AND t.task_id = ANY (p_ids) AND t.claim_token = g.token AND t.status || '' = 'running'
+        RETURNING t.task_id, t.cancel_requested_at
     )
-    SELECT array_agg(put.task_id) INTO done FROM put;
+    SELECT array_agg(put.task_id), array_agg(put.task_id) FILTER (WHERE put.cancel_requested_at IS NOT NULL)
+    INTO done, cancelled FROM put;
+    IF cancelled IS NOT NULL THEN
+        INSERT INTO task_attempts AS a (task_id, token, attempt, worker_id, started_at, finished_at, outcome, error, error_code)
+        SELECT t.task_id, t.claim_token, t.attempts, t.worker_id, t.started_at, n, 'cancelled', 'cancelled', 'cancelled'
+        FROM tasks t WHERE t.task_id = ANY (cancelled)
+        ON CONFLICT (task_id, token) DO UPDATE
+        SET finished_at = excluded.finished_at, outcome = excluded.outcome, error = excluded.error,
+            error_code = excluded.error_code, attempt = excluded.attempt;
+    END IF;
     PERFORM announce_done(done);
     IF cardinality(done) = cardinality(p_ids) THEN
         RETURN QUERY SELECT g.id, g.token, 'done' FROM unnest(p_ids, p_tokens) AS g (id, token);

@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION fail(
     p_ids text[], p_tokens bigint[], p_errors text[], p_codes text[], p_infos text[], p_retry boolean[], p_delays interval[]
 ) RETURNS TABLE (task_id text, token bigint, outcome text)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     n timestamptz := clock_timestamp();
@@ -13,17 +13,18 @@ DECLARE
     ended text[];
 BEGIN
     WITH given AS (
-        SELECT * FROM unnest(p_ids, p_tokens, p_errors, p_codes, p_infos, p_retry, p_delays)
+        SELECT DISTINCT ON (u.id, u.token) * FROM unnest(p_ids, p_tokens, p_errors, p_codes, p_infos, p_retry, p_delays)
             AS u (id, token, error, code, info, retry, delay)
     ), mine AS (
         SELECT t.task_id, t.claim_token, t.attempts, t.worker_id, t.started_at, s.result_ttl, t.cancel_requested_at IS NOT NULL AS cancelled,
                CASE WHEN t.cancel_requested_at IS NULL THEN g.error ELSE 'cancelled' END AS error,
                CASE WHEN t.cancel_requested_at IS NULL THEN g.code ELSE 'cancelled' END AS code,
                g.info::jsonb AS info, coalesce(g.delay, backoff(t.attempts)) AS delay,
-               g.retry AND t.cancel_requested_at IS NULL AND t.attempts < coalesce(t.max_attempts, s.max_attempts) AS again
+               coalesce(g.retry, false) AND t.cancel_requested_at IS NULL AND t.attempts < coalesce(t.max_attempts, s.max_attempts) AS again
         FROM given g
         JOIN tasks t ON t.task_id = g.id AND t.claim_token = g.token AND t.status || '' = 'running'
         CROSS JOIN settings s
+        WHERE t.task_id = ANY (p_ids)
         ORDER BY t.task_id FOR UPDATE OF t
     ), told AS (
         INSERT INTO task_attempts AS a (task_id, token, attempt, worker_id, started_at, finished_at, outcome, error, error_code, error_info)
@@ -44,7 +45,7 @@ BEGIN
             run_at = CASE WHEN m.again THEN n + m.delay ELSE t.run_at END,
             finished_at = CASE WHEN NOT m.again THEN n END,
             expires_at = CASE WHEN NOT m.again THEN n + m.result_ttl END
-        FROM mine m WHERE t.task_id = m.task_id
+        FROM mine m WHERE t.task_id = m.task_id AND t.task_id = ANY (p_ids)
         RETURNING t.task_id, t.status || '' AS now_is
     )
     SELECT array_agg(put.task_id), array_agg(put.task_id) FILTER (WHERE put.now_is = 'failed')

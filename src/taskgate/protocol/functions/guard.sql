@@ -1,33 +1,60 @@
 -- The guard of writers that know only SQL. It fires only for those who touched neither token, so our own
--- functions never wake it. (SECURITY DEFINER: such a writer needs rights on tasks alone.) It gives their transitions a fresh token, which outdates any worker of ours that
--- still runs the task, and refuses ("UPDATE 0") a final status for a task that is not theirs to finish.
+-- functions never wake it. It gives their transitions a fresh token, which outdates any worker of ours that
+-- still runs the task; it refuses ("UPDATE 0") to end a task that is not theirs to end, and to take a task away
+-- from a worker of ours whose lease is alive. (SECURITY DEFINER: such a writer needs rights on tasks alone.)
 CREATE OR REPLACE FUNCTION tasks_guard() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    n timestamptz := clock_timestamp();
 BEGIN
-    IF NEW.status IN ('completed', 'failed') AND (
-        OLD.status <> 'running' OR (OLD.worker_id IS NOT NULL AND OLD.locked_until > clock_timestamp())
-    ) THEN
+    IF (NEW.status IN ('completed', 'failed') AND OLD.status <> 'running')
+       OR (NEW.status <> 'running' AND OLD.status = 'running' AND OLD.worker_id IS NOT NULL AND OLD.locked_until > n) THEN
         RETURN NULL;
     END IF;
     IF NEW.status = OLD.status THEN
         RETURN NEW;
     END IF;
     NEW.claim_token := nextval('claim_token_seq');
+    IF OLD.status = 'running' THEN
+        IF OLD.cancel_requested_at IS NOT NULL THEN  -- its caller was told that it ends so
+            NEW.status := 'failed';
+            NEW.result := NULL;
+            NEW.error := 'cancelled';
+        END IF;
+        IF NEW.status <> 'completed' THEN
+            INSERT INTO task_attempts AS a
+                (task_id, token, attempt, worker_id, started_at, finished_at, outcome, error, error_code)
+            VALUES (OLD.task_id, OLD.claim_token, OLD.attempts, OLD.worker_id, OLD.started_at, n,
+                    CASE WHEN OLD.cancel_requested_at IS NOT NULL THEN 'cancelled'
+                         WHEN NEW.status = 'pending' OR NEW.error = 'worker timeout' THEN 'lost' ELSE 'failed' END,
+                    CASE WHEN NEW.status = 'pending' THEN 'worker timeout' ELSE NEW.error END,
+                    CASE WHEN NEW.status = 'pending' OR NEW.error = 'worker timeout' THEN 'worker_timeout' END)
+            ON CONFLICT (task_id, token) DO UPDATE
+            SET finished_at = excluded.finished_at, outcome = excluded.outcome, error = excluded.error,
+                error_code = excluded.error_code;
+        END IF;
+    END IF;
     CASE NEW.status
     WHEN 'running' THEN
         NEW.worker_id := NULL;
-        NEW.started_at := clock_timestamp();
+        NEW.started_at := n;
         NEW.run_at := NULL;
+        NEW.cancel_requested_at := NULL;
     WHEN 'pending' THEN
         NEW.worker_id := NULL;
-        NEW.run_at := coalesce(nullif(NEW.run_at, OLD.run_at), clock_timestamp());
+        NEW.run_at := coalesce(nullif(NEW.run_at, OLD.run_at), n);
         NEW.finished_at := NULL;
         NEW.expires_at := NULL;
         NEW.cancel_requested_at := NULL;
     ELSE
-        NEW.finished_at := clock_timestamp();
+        NEW.finished_at := n;
         NEW.locked_until := NULL;
-        NEW.expires_at := coalesce(NEW.expires_at, clock_timestamp() + (SELECT s.result_ttl FROM settings s));
+        NEW.expires_at := coalesce(NEW.expires_at, n + (SELECT s.result_ttl FROM settings s));
+        -- what an earlier attempt left behind is not this one's error
+        NEW.error := CASE WHEN NEW.status = 'failed' OR NEW.error IS DISTINCT FROM OLD.error THEN NEW.error END;
+        NEW.error_code := CASE WHEN NEW.error IN ('cancelled', 'worker timeout') THEN replace(NEW.error, ' ', '_')
+                               WHEN NEW.error_code IS DISTINCT FROM OLD.error_code THEN NEW.error_code END;
+        NEW.error_info := CASE WHEN NEW.error_info IS DISTINCT FROM OLD.error_info THEN NEW.error_info END;
         PERFORM announce_done(ARRAY[NEW.task_id]);
     END CASE;
     RETURN NEW;

@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION release(
     p_ids text[], p_tokens bigint[], p_delays interval[], p_codes text[], p_reasons text[], p_infos text[]
 ) RETURNS TABLE (task_id text, token bigint, outcome text)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     n timestamptz := clock_timestamp();
@@ -13,15 +13,17 @@ DECLARE
     ended text[];
 BEGIN
     WITH given AS (
-        SELECT * FROM unnest(p_ids, p_tokens, p_delays, p_codes, p_reasons, p_infos)
+        SELECT DISTINCT ON (u.id, u.token) * FROM unnest(p_ids, p_tokens, p_delays, p_codes, p_reasons, p_infos)
             AS u (id, token, delay, code, reason, info)
     ), mine AS (
         SELECT t.task_id, t.claim_token, t.attempts, t.worker_id, t.started_at, s.result_ttl, g.code, g.reason, g.info::jsonb AS info,
                coalesce(g.delay, interval '0') AS delay, t.cancel_requested_at IS NOT NULL AS cancelled,
-               g.code = 'throttled' AND t.throttled + coalesce(g.delay, interval '0') > s.max_throttle AS too_long
+               coalesce(g.code = 'throttled' AND t.throttled + coalesce(g.delay, interval '0') > s.max_throttle, false)
+                   AS too_long
         FROM given g
         JOIN tasks t ON t.task_id = g.id AND t.claim_token = g.token AND t.status || '' = 'running'
         CROSS JOIN settings s
+        WHERE t.task_id = ANY (p_ids)
         ORDER BY t.task_id FOR UPDATE OF t
     ), told AS (
         INSERT INTO task_attempts AS a (task_id, token, attempt, worker_id, started_at, finished_at, outcome, error, error_code, error_info)
@@ -44,7 +46,7 @@ BEGIN
             run_at = CASE WHEN m.cancelled OR m.too_long THEN t.run_at ELSE n + m.delay END,
             finished_at = CASE WHEN m.cancelled OR m.too_long THEN n END,
             expires_at = CASE WHEN m.cancelled OR m.too_long THEN n + m.result_ttl END
-        FROM mine m WHERE t.task_id = m.task_id
+        FROM mine m WHERE t.task_id = m.task_id AND t.task_id = ANY (p_ids)
         RETURNING t.task_id, t.status || '' AS now_is
     )
     SELECT array_agg(put.task_id), array_agg(put.task_id) FILTER (WHERE put.now_is = 'failed')

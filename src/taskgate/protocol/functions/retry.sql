@@ -11,12 +11,12 @@ BEGIN
     n := clock_timestamp();
     IF NOT FOUND THEN
         RETURN 'not_found';
-    ELSIF t.status <> 'failed' THEN
+    ELSIF t.status <> 'failed' OR t.request IS NULL OR t.task_type IS NULL THEN  -- an adopted row may have nothing to run
         RETURN 'not_failed';
     END IF;
     UPDATE tasks SET status = 'pending', attempts = 0, throttled = interval '0', claim_token = nextval('claim_token_seq'), worker_id = NULL,
         run_at = n, start_before = NULL, locked_until = NULL, updated_at = n, finished_at = NULL, expires_at = NULL,
-        cancel_requested_at = NULL, error = NULL, error_code = NULL, error_info = NULL
+        cancel_requested_at = NULL, result = NULL, error = NULL, error_code = NULL, error_info = NULL
     WHERE task_id = p_id;
     PERFORM announce_ready();
     RETURN 'done';

@@ -4,9 +4,9 @@ CREATE OR REPLACE FUNCTION verdicts(p_ids text[], p_tokens bigint[], p_done text
 RETURNS TABLE (task_id text, token bigint, outcome text)
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
     SELECT g.id, g.token,
-           CASE WHEN g.id = ANY (coalesce(p_done, '{}')) THEN 'done'
-                WHEN EXISTS (SELECT FROM tasks t WHERE t.task_id = g.id AND t.settled_token = g.token)
-                  OR EXISTS (SELECT FROM task_attempts a WHERE a.task_id = g.id AND a.token = g.token
+           CASE WHEN EXISTS (SELECT FROM tasks t WHERE t.task_id = g.id AND t.settled_token = g.token)
+                THEN CASE WHEN g.id = ANY (coalesce(p_done, '{}')) THEN 'done' ELSE 'already' END
+                WHEN EXISTS (SELECT FROM task_attempts a WHERE a.task_id = g.id AND a.token = g.token
                              AND a.outcome IN ('completed', 'failed', 'retried', 'released')) THEN 'already'
                 ELSE 'stale' END
     FROM unnest(p_ids, p_tokens) WITH ORDINALITY AS g (id, token, ord)

@@ -2,7 +2,7 @@
 -- depends: 0001_tasks
 
 -- One row an attempt that has something to tell: a failure, a retry, a release, a checkpoint, an operation.
-CREATE TABLE task_attempts (
+CREATE TABLE IF NOT EXISTS task_attempts (
     task_id     text COLLATE "C" NOT NULL REFERENCES tasks (task_id) ON DELETE CASCADE,
     token       bigint NOT NULL,
     attempt     integer,
@@ -23,18 +23,19 @@ CREATE TABLE task_attempts (
 
 -- The marks that claim goes by. Insert-only and read from its right end, so that reading them never
 -- walks dead rows while some reader holds back vacuum.
-CREATE TABLE claim_ledger (
+CREATE TABLE IF NOT EXISTS claim_ledger (
     id        bigint GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
     max_token bigint NOT NULL,   -- tokens above it were given out since, by workers that know only SQL
     live      bigint[] NOT NULL, -- tokens that ran when this row was written
     lanes     text[] NOT NULL,   -- "type/priority"
-    marks     bigint[] NOT NULL, -- no ready task of the lane has a lower seq (late commits: next sweep)
+    marks     bigint[] NOT NULL, -- no arrival that is ready in the lane has a lower seq (late commits: next sweep)
+    due_marks timestamptz[] NOT NULL, -- no delayed or retried task in the lane has an earlier run_at
     swept_at  timestamptz NOT NULL,
     sweep_cost interval NOT NULL
 );
 
 -- The one truth about limits and defaults; `configured` is what migrate last saw in the environment.
-CREATE TABLE settings (
+CREATE TABLE IF NOT EXISTS settings (
     only_row       boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     max_concurrent integer NOT NULL DEFAULT 20 CHECK (max_concurrent >= 0),
     max_attempts   integer NOT NULL DEFAULT 3 CHECK (max_attempts > 0),
@@ -45,7 +46,7 @@ CREATE TABLE settings (
 );
 INSERT INTO settings DEFAULT VALUES ON CONFLICT DO NOTHING;
 
-CREATE TABLE task_types (
+CREATE TABLE IF NOT EXISTS task_types (
     name           text COLLATE "C" PRIMARY KEY,
     request_schema jsonb,
     description    text NOT NULL DEFAULT '',
@@ -55,7 +56,7 @@ CREATE TABLE task_types (
 INSERT INTO task_types (name, description)
 VALUES ('llm', 'A chat completion.'), ('veo', 'A video.') ON CONFLICT DO NOTHING;
 
-CREATE TABLE workers (
+CREATE TABLE IF NOT EXISTS workers (
     worker_id  text COLLATE "C" PRIMARY KEY,
     language   text NOT NULL,
     version    text NOT NULL,
@@ -70,7 +71,7 @@ CREATE TABLE workers (
 );
 
 -- Which server run the leases belong to: after a start or a promotion nothing is recovered for one lease.
-CREATE TABLE server_epoch (
+CREATE TABLE IF NOT EXISTS server_epoch (
     only_row  boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     identity  text NOT NULL DEFAULT '',
     seen_at   timestamptz NOT NULL DEFAULT '-infinity'
@@ -79,5 +80,5 @@ INSERT INTO server_epoch DEFAULT VALUES ON CONFLICT DO NOTHING;
 
 -- Flags as sequences: set outside transactions, read without dead rows. Each holds the time (ms since 1970)
 -- until which somebody waits for a notification.
-CREATE SEQUENCE waiting_workers_until CACHE 1 START 1;
-CREATE SEQUENCE waiting_clients_until CACHE 1 START 1;
+CREATE SEQUENCE IF NOT EXISTS waiting_workers_until CACHE 1 START 1;
+CREATE SEQUENCE IF NOT EXISTS waiting_clients_until CACHE 1 START 1;
