@@ -1,0 +1,1 @@
+"""Cases that every worker and every API must pass, in any language."""

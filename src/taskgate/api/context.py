@@ -1,0 +1,83 @@
+"""What the routes share: one object an application."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncpg
+
+from taskgate.api.auth import Auth
+from taskgate.api.coalescer import Coalescer
+from taskgate.api.lookup import Lookup
+from taskgate.api.metrics import Metrics
+from taskgate.api.types import TaskTypes
+from taskgate.api.waiter import Waiter
+from taskgate.protocol.calls import Calls
+from taskgate.protocol.connect import Database, connect, pool
+from taskgate.settings import Settings
+from taskgate.upkeep import DatabaseState
+
+POOL_SIZE = 10
+COMMAND_SECONDS = 10.0
+BULK_LANES = 2
+"""Long transactions at once, so that they never hold all connections."""
+
+
+@dataclass(slots=True)
+class Context:
+    settings: Settings
+    database: Database
+    pool: asyncpg.Pool[Any]
+    calls: Calls
+    state: DatabaseState
+    auth: Auth
+    coalescer: Coalescer
+    lookup: Lookup
+    waiter: Waiter
+    types: TaskTypes
+    metrics: Metrics
+    bulk_lanes: asyncio.Semaphore
+    stop: asyncio.Event
+    schema_trouble: str | None = None
+    """Why the schema is out of this program's range, None while it is not."""
+    background: list[asyncio.Task[Any]] = field(default_factory=list)
+
+    @property
+    def accepted(self) -> int:
+        """The status of what was accepted: 202, or 200 as the origin has it."""
+        return 200 if self.settings.compat == "origin" else 202
+
+    @property
+    def not_found(self) -> int:
+        return 200 if self.settings.compat == "origin" else 404
+
+
+def make_context(settings: Settings) -> Context:
+    """Call it inside the event loop. Connects to nothing yet. Raises ValueError without a database URL."""
+    database = settings.database
+    connections = pool(database, "taskgate api", size=POOL_SIZE, command_timeout=COMMAND_SECONDS)
+    calls = Calls(connections, database.schema)
+    state = DatabaseState()
+    metrics = Metrics()
+    lookup = Lookup(calls.get, state)
+    listen = None if database.pooler else (lambda: connect(database, "taskgate api (listen)"))
+    coalescer = Coalescer(calls.enqueue, state, observe=metrics.batch)
+    waiter = Waiter(lookup, calls, state, listen, calls.done_channel)
+    metrics.watch(lambda: waiter.waiting, lambda: coalescer.queued)
+    return Context(
+        settings=settings,
+        database=database,
+        pool=connections,
+        calls=calls,
+        state=state,
+        auth=Auth(settings),
+        coalescer=coalescer,
+        lookup=lookup,
+        waiter=waiter,
+        types=TaskTypes(calls),
+        metrics=metrics,
+        bulk_lanes=asyncio.Semaphore(BULK_LANES),
+        stop=asyncio.Event(),
+    )

@@ -1,0 +1,94 @@
+"""What runs beside the real work in every API and worker process: recovery of overdue tasks, deletion of expired
+ones, and saying once (not a thousand times) that the database is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+import asyncpg
+
+from taskgate.logs import get_logger
+from taskgate.protocol.calls import Calls
+from taskgate.protocol.connect import DATABASE_ERRORS
+
+log = get_logger("upkeep")
+
+PURGE_BATCH = 1000
+
+
+class DatabaseState:
+    """Whether the database answers, as far as this process knows; each change is logged once.
+
+    Every part of a process reports to the same object.
+    """
+
+    def __init__(self) -> None:
+        self._lost_at: float | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost_at is not None
+
+    def lost(self, error: BaseException) -> None:
+        """A call failed with one of DATABASE_ERRORS."""
+        if self._lost_at is None:
+            self._lost_at = time.monotonic()
+            log.warning("database_lost", error=f"{type(error).__name__}: {error}".rstrip(": "))
+
+    def back(self) -> None:
+        """A call succeeded."""
+        if self._lost_at is not None:
+            log.info("database_back", seconds=round(time.monotonic() - self._lost_at, 3))
+            self._lost_at = None
+
+
+async def upkeep(
+    calls: Calls,
+    stop: asyncio.Event,
+    *,
+    state: DatabaseState | None = None,
+    recover_seconds: float = 10.0,
+    purge_seconds: float = 60.0,
+) -> None:
+    """Recover about every `recover_seconds` and purge about every `purge_seconds`, until `stop` is set.
+
+    Both are safe beside any number of others that do the same. Never raises for what the database says: the next
+    round tries again.
+    """
+    state = state or DatabaseState()
+    purge_at = time.monotonic() + purge_seconds * random.random()
+    while not await _stopped_within(stop, recover_seconds * random.uniform(0.5, 1.0)):
+        try:
+            recovered = await calls.recover()
+            state.back()
+            if recovered:
+                log.info("tasks_recovered", count=recovered)
+            if time.monotonic() >= purge_at:
+                await _purge(calls, stop)
+                purge_at = time.monotonic() + purge_seconds * random.uniform(0.5, 1.0)
+        except DATABASE_ERRORS as error:
+            state.lost(error)
+        except asyncpg.PostgresError as error:
+            log.warning("upkeep_failed", error=str(error))
+
+
+async def _purge(calls: Calls, stop: asyncio.Event) -> None:
+    """Batch after batch while there is something to delete; short transactions, with a breath between them."""
+    purged = 0
+    while (count := await calls.purge(PURGE_BATCH)) > 0:
+        purged += count
+        if count < PURGE_BATCH or await _stopped_within(stop, 0.05):
+            break
+    if purged:
+        log.info("tasks_purged", count=purged)
+
+
+async def _stopped_within(stop: asyncio.Event, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True

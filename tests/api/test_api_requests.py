@@ -1,0 +1,176 @@
+"""Order and spelling end to end, registered types, many at once, compat."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import asyncpg
+
+from taskgate.protocol.calls import Calls, WorkerInfo
+from tests.api.api_process import ApiProcess
+
+BODY = {"prompt": "x"}
+SCHEMA = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}, "words": {"$ref": "#/$defs/Words"}},
+    "required": ["text"],
+    "additionalProperties": False,
+    "$defs": {"Words": {"type": "integer", "minimum": 1}},
+}
+
+
+def worker(**types: tuple[str | None, str]) -> WorkerInfo:
+    return WorkerInfo("w", "python", "0", "host", 1, 1, types)
+
+
+async def test_key_order_and_spelling_reach_the_worker(api: ApiProcess, calls: Calls) -> None:
+    sent = (
+        '{"prompt":"x","response_format":{"properties":{"reasoning":{},"answer":{}}},"seed":123456789012345678901,'
+        '"temperature":1.0,"top_p":1e-1,"taskgate":{"priority":9}}'
+    )
+    async with api.client() as client:
+        answer = await client.post("/tasks", content=sent)
+        shown = await client.get(f"/tasks/{answer.json()['task_id']}?include=request")
+    (task,) = (await calls.claim("w", 1, [], 60, None)).tasks
+    wanted = sent.replace(',"taskgate":{"priority":9}', "")
+    assert task.request == wanted
+    assert wanted in shown.text
+
+
+async def test_registered_types_are_checked_and_documented(api: ApiProcess, calls: Calls) -> None:
+    async with api.client() as client:
+        assert (await client.post("/tasks/summarize", json={"text": "x"})).status_code == 404
+        await calls.register_worker(worker(summarize=(json.dumps(SCHEMA), "Makes it short."), free=(None, "")))
+        accepted = await client.post("/tasks/summarize", json={"text": "x", "words": 3, "taskgate": {"priority": 1}})
+        assert accepted.status_code == 202
+        assert (await client.post("/tasks/free", json={"anything": [None]})).status_code == 202
+        wrong = await client.post("/tasks/summarize", json=[{"text": "x"}, {"words": 0, "more/~": 1}])
+        assert wrong.status_code == 422
+        places = {error["pointer"] for error in wrong.json()["errors"]}
+        assert places == {"/1", "/1/words"}
+        document = (await client.get("/openapi.json")).json()
+        operation = document["paths"]["/tasks/summarize"]["post"]
+        assert "Makes it short." in operation["description"]
+        assert '"words"' in json.dumps(operation["requestBody"])
+        assert "/tasks/free" in document["paths"]
+        names = [each["name"] for each in (await client.get("/types")).json()["items"]]
+        assert names == ["free", "llm", "summarize", "veo"]
+    rows = await calls.page(with_bodies=True)
+    assert {row["task_type"]: json.loads(row["request"]) for row in rows} == {
+        "free": {"anything": [None]},
+        "summarize": {"text": "x", "words": 3},
+    }
+
+
+async def test_a_schema_that_cannot_be_used_lets_requests_pass(api: ApiProcess, calls: Calls) -> None:
+    remote = {"$ref": "http://127.0.0.1:9/schema.json"}
+    await calls.register_worker(worker(remote=(json.dumps(remote), ""), broken=('{"type":"nonsense"}', "")))
+    async with api.client() as client:
+        for name in ("remote", "broken"):
+            assert (await client.post(f"/tasks/{name}", json={})).status_code == 202
+    assert {event["task_type"] for event in api.events("type_schema_unusable")} == {"remote", "broken"}
+
+
+async def test_a_schema_that_changes_is_noticed(database: str, calls: Calls) -> None:
+    await calls.register_worker(worker(t=('{"required":["a"]}', "")))
+    with ApiProcess(database) as api:
+        async with api.client() as client:
+            assert (await client.post("/tasks/t", json={"b": 1})).status_code == 422
+            await calls.register_worker(worker(t=('{"required":["b"]}', "")))
+            await client.get("/types")  # reads them anew
+            assert (await client.post("/tasks/t", json={"b": 1})).status_code == 202
+
+
+async def test_a_hundred_thousand_tasks_in_one_body(api: ApiProcess, calls: Calls) -> None:
+    line = json.dumps({"prompt": "p" * 60, "model": "m" * 10})
+    body = "\n".join([line] * 100_000)
+    async with api.client() as client:
+        # neighbours are served meanwhile
+        sending = asyncio.create_task(
+            client.post("/tasks", content=body, headers={"content-type": "application/x-ndjson"})
+        )
+        served = 0
+        while not sending.done():
+            assert (await client.get("/healthz")).status_code == 200
+            served += 1
+        answer = await sending
+    assert answer.status_code == 202
+    assert served > 1
+    ids = [each["task_id"] for each in answer.json()]
+    assert len(set(ids)) == 100_000
+    assert (await calls.stats())["pending"] == 100_000
+    assert ids == sorted(ids)
+    assert api.peak_mib < 160
+
+
+async def test_many_are_all_or_nothing(api: ApiProcess, connection: asyncpg.Connection[Any], calls: Calls) -> None:
+    good = [{"prompt": f"{number}"} for number in range(2500)]
+    async with api.client() as client:
+        for bad in ({"prompt": 1}, {"prompt": "x", "taskgate": {"task_id": "taken"}}, {"prompt": "x", "n_": "1e5"}):
+            if bad.get("taskgate"):
+                await client.post("/tasks", json=bad)
+            if "n_" in bad:
+                # one that only PostgreSQL refuses: a trigger stands for any rule of the user's
+                await connection.execute("ALTER TABLE tasks ADD CONSTRAINT no_n CHECK (NOT request ? 'n_')")
+            before = await connection.fetchval("SELECT count(*) FROM tasks")
+            answer = await client.post("/tasks", json=[*good, bad])
+            assert answer.status_code in (409, 422), answer.text
+            assert await connection.fetchval("SELECT count(*) FROM tasks") == before
+        assert (await client.post("/tasks", json={"prompt": "x", "n_": 1})).json()["code"] == "refused_by_database"
+        answer = await client.post("/tasks", json=good)
+        assert answer.status_code == 202
+    rows = (await calls.get([each["task_id"] for each in answer.json()], with_request=True)).values()
+    assert len(rows) == 2500
+    in_order = sorted(rows, key=lambda row: row["task_id"])
+    assert [json.loads(row["request"])["prompt"] for row in in_order] == [str(number) for number in range(2500)]
+
+
+async def test_chunked_bodies_are_limited_too(database: str) -> None:
+    with ApiProcess(database, TASKGATE_MAX_BODY_BYTES="2000") as api:
+        async with api.client() as client:
+
+            async def chunks(size: int) -> Any:
+                yield b'{"prompt":"'
+                for _ in range(size // 100):
+                    yield b"x" * 100
+                yield b'"}'
+
+            assert (await client.post("/tasks", content=chunks(1900))).status_code == 202
+            for size in (2000, 100_000):
+                answer = await client.post("/tasks", content=chunks(size))
+                assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+
+
+async def test_answers_of_the_origin(database: str) -> None:
+    with ApiProcess(database, TASKGATE_COMPAT="origin") as api:
+        async with api.client() as client:
+            answer = await client.post("/tasks", json=BODY)
+            assert (answer.status_code, answer.json()["status"]) == (200, "pending")
+            assert (await client.post("/tasks", json=[BODY])).status_code == 200
+            unknown = await client.get("/tasks/nope")
+            assert (unknown.status_code, unknown.json()["status"]) == (200, "not_found")
+
+
+async def test_large_results_are_read_one_by_one(api: ApiProcess, calls: Calls) -> None:
+    async with api.client() as client:
+        answers = await asyncio.gather(*(client.post("/tasks", json=BODY) for _ in range(6)))
+        ids = [answer.json()["task_id"] for answer in answers]
+        tasks = (await calls.claim("w", 6, [], 60, None)).tasks
+        import random
+
+        # what does not compress: random hexadecimal digits
+        result = json.dumps({"text": random.Random(1).randbytes(300_000).hex()})
+        await calls.complete([(task.task_id, task.token, result) for task in tasks])
+        answers = await asyncio.gather(*(client.get(f"/tasks/{task_id}") for task_id in ids * 3))
+        assert all(answer.json()["result"] == json.loads(result) for answer in answers)
+
+
+async def test_memory_at_rest(api: ApiProcess) -> None:
+    async with api.client() as client:
+        for body in (BODY, {"messages": [{"role": "user", "content": "x"}]}, [BODY, BODY]):
+            assert (await client.post("/tasks", json=body)).status_code == 202
+        for path in ("/tasks", "/stats", "/types", "/workers", "/metrics", "/openapi.json"):
+            assert (await client.get(path)).status_code == 200
+    assert api.resident_mib < 80
