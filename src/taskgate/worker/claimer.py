@@ -1,0 +1,179 @@
+"""The one claimer of a process: asks for all free slots at once, and waits where asking would be in vain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from taskgate.logs import get_logger
+from taskgate.protocol.calls import Calls, ClaimAnswer, ClaimedTask, Release
+from taskgate.protocol.version import SchemaMismatch
+from taskgate.worker.clock import now
+from taskgate.worker.link import TROUBLE, Backoff
+from taskgate.worker.results import error_text
+
+if TYPE_CHECKING:
+    from taskgate.worker.runner import Runner
+
+log = get_logger("worker")
+
+MAX_POLL_SECONDS = 45.0
+"""A claim that finds nothing asks the database for notifications for a minute: look again before it is over."""
+FULL_SECONDS = (0.2, 1.5)
+"""After "full": from and to, doubling. A raised limit notifies; this finds slots that ended without a word."""
+FULL_PAUSE = 0.1
+"""After "full" notifications are heeded after this much, since most of them tell of inserts."""
+PARTIAL_SECONDS = 0.01
+"""After a claim that brought fewer than asked: what was free is used up, more may come at once."""
+MAX_JITTER_SECONDS = 0.064
+"""Workers that were woken in vain spread their next claims over up to this much: only one of them can win."""
+
+
+class Claimer:
+    """Claims for `runner`. `wake()` when a slot was freed, `notified()` when tasks may have come or the limit moved."""
+
+    def __init__(
+        self, calls: Calls, worker_id: str, types: list[str], lease: float, poll_seconds: float, runner: Runner
+    ) -> None:
+        self._calls = calls
+        self._worker_id = worker_id
+        self._types = types
+        self._lease = lease
+        self._poll_seconds = min(poll_seconds, MAX_POLL_SECONDS)
+        self._runner = runner
+        self._slot_freed = asyncio.Event()
+        self._notified = asyncio.Event()
+        self._anything = asyncio.Event()
+        self._stopping = False
+        self._last_error = ""
+        self._trouble = Backoff(0.05, 2.0)
+        self._full = Backoff(*FULL_SECONDS)
+        self._unsure = Backoff(0.01, 1.0)
+        self._in_vain = 0
+        self._say_claimed: bool = log.is_enabled_for(logging.DEBUG)
+        self.claimed = 0
+        """Tasks claimed so far."""
+
+    def wake(self) -> None:
+        """A slot of this process is free again."""
+        self._slot_freed.set()
+        self._anything.set()
+
+    def notified(self) -> None:
+        """The database says that there may be something to claim."""
+        self._notified.set()
+        self._anything.set()
+
+    def stop(self) -> None:
+        """Claim no more: `work` returns after the claim under way."""
+        self._stopping = True
+        self._anything.set()
+
+    async def work(self) -> None:
+        """Claim until `stop`. Raises SchemaMismatch when the database was migrated out of this program's range."""
+        while not self._stopping:
+            free = self._runner.free
+            if free <= 0:
+                # only a freed slot helps; cleared first, or an old one would make this loop spin
+                self._slot_freed.clear()
+                if self._runner.free <= 0:
+                    await self._wait(None, notifications=False)
+                continue
+            self._slot_freed.clear()
+            self._notified.clear()
+            self._anything.clear()
+            sent = now()
+            try:
+                answer = await self._calls.claim(
+                    self._worker_id, free, list(self._runner.runs), self._lease, self._types
+                )
+            except SchemaMismatch:
+                raise
+            except TROUBLE:
+                await self._wait(self._trouble.next(), only_stop=True)
+                continue
+            except asyncpg.PostgresError as error:
+                if (words := error_text(str(error))) != self._last_error:
+                    self._last_error = words
+                    log.error("claim_failed", error=words)
+                await self._wait(self._trouble.next(), only_stop=True)
+                continue
+            self._trouble.reset()
+            self._last_error = ""
+            await self._use(answer, free, sent)
+
+    async def _use(self, answer: ClaimAnswer, free: int, sent: float) -> None:
+        if answer.tasks:
+            self._in_vain = 0
+            self._full.reset()
+            self._unsure.reset()
+            if now() - sent > self._lease / 2:
+                # Too old to begin with. They are not among the tokens held, so the next claim brings them again.
+                log.warning("claim_too_late", tasks=len(answer.tasks), seconds=round(now() - sent, 3))
+                return
+            if self._stopping:
+                await give_back(self._calls, answer.tasks)
+                return
+            self.claimed += len(answer.tasks)
+            for task in answer.tasks:
+                if self._say_claimed:
+                    log.debug("task_claimed", task_id=task.task_id, task_type=task.task_type, token=task.token,
+                              attempt=task.attempt, waited_seconds=round(task.waited_seconds, 3))  # fmt: skip
+                self._runner.start(task, sent)
+            if len(answer.tasks) < free:
+                await self._wait(PARTIAL_SECONDS * random.uniform(0.5, 1.5))
+            else:
+                await asyncio.sleep(0)  # let the handlers begin
+        elif answer.outcome == "claimed":
+            return  # taken away again before their bodies came
+        elif answer.outcome == "unsure":
+            await self._wait(self._unsure.next())
+        elif answer.outcome == "busy":
+            await self._wait(random.uniform(0.0, 0.02), only_stop=True)
+        elif answer.outcome == "full":
+            pause = FULL_PAUSE * random.uniform(0.5, 1.0)
+            delay = self._full.next()
+            if not await self._wait(pause, notifications=False):
+                await self._wait(max(0.0, delay - pause))
+        else:
+            self._unsure.reset()
+            self._full.reset()
+            await self._wait_for_work(answer.next_due)
+
+    async def _wait_for_work(self, next_due: float | None) -> None:
+        delay = self._poll_seconds * random.uniform(0.75, 1.25)
+        if next_due is not None:
+            delay = min(delay, max(0.0, next_due) + random.uniform(0.0, 0.005))
+        if await self._wait(min(delay, MAX_POLL_SECONDS)) and self._notified.is_set():
+            self._in_vain = min(self._in_vain + 1, 16)
+            if self._in_vain > 2:
+                spread = min(MAX_JITTER_SECONDS, 0.001 * 2 ** (self._in_vain - 2))
+                await self._wait(random.uniform(0.0, spread), only_stop=True)
+
+    async def _wait(self, seconds: float | None, *, notifications: bool = True, only_stop: bool = False) -> bool:
+        """Wait for a freed slot or a notification, `seconds` at most; True when one came (or the end)."""
+        loop = asyncio.get_running_loop()
+        until = None if seconds is None else loop.time() + seconds
+        while not self._stopping:
+            if not only_stop and (self._slot_freed.is_set() or (notifications and self._notified.is_set())):
+                return True
+            self._anything.clear()
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._anything.wait()
+            except TimeoutError:
+                return False
+        return True
+
+
+async def give_back(calls: Calls, tasks: list[ClaimedTask]) -> None:
+    """Release tasks that were claimed but not begun. When that fails their leases run out."""
+    reason = "the worker is shutting down"
+    try:
+        await calls.release([Release(task.task_id, task.token, reason=reason) for task in tasks])
+    except (*TROUBLE, asyncpg.PostgresError) as error:
+        log.warning("release_failed", tasks=len(tasks), error=error_text(str(error)))

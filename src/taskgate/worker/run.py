@@ -1,0 +1,140 @@
+"""One attempt at one task: what the worker knows of it, and what the handler is lent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from taskgate.protocol.calls import Calls, ClaimedTask, Failure, Release
+from taskgate.task import Handler, LeaseLost
+from taskgate.worker.clock import now
+from taskgate.worker.link import TROUBLE, Backoff
+from taskgate.worker.results import to_json
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Task, TimerHandle
+
+Settlement = str | Failure | Release
+"""How an attempt ends in the database: a result as JSON text, a failure, or given back."""
+
+
+class Run:
+    """From claim to settlement. The event loop's thread owns it; the lease keeper's thread reads it, moves
+    `lease_until` and sets `reason` and `gone`, each in one assignment.
+    """
+
+    __slots__ = (
+        "calls",
+        "claimed",
+        "ended",
+        "gone",
+        "handler",
+        "held_up",
+        "is_async",
+        "lease_until",
+        "loop",
+        "parse",
+        "reason",
+        "renewed_at",
+        "settled",
+        "settlement",
+        "started",
+        "task",
+        "timeout",
+        "timer",
+    )
+
+    def __init__(
+        self,
+        claimed: ClaimedTask,
+        handler: Handler,
+        is_async: bool,
+        parse: Callable[[Any], Any] | None,
+        timeout: float,
+        sent: float,
+        lease: float,
+        calls: Calls,
+        loop: AbstractEventLoop,
+    ) -> None:
+        self.claimed = claimed
+        self.handler = handler
+        self.is_async = is_async
+        self.parse = parse
+        self.timeout = timeout
+        self.renewed_at = sent
+        self.lease_until = sent + lease
+        """By clock.now, counted from when the claim or renewal was sent: never later than the database's own."""
+        self.calls = calls
+        self.loop = loop
+        self.started = 0.0
+        self.reason: str | None = None
+        """Why the handler was told to stop: cancelled, timeout, lease_lost, shutdown."""
+        self.ended = False
+        """The handler has returned."""
+        self.gone = False
+        """The task is not ours any more (stale)."""
+        self.settlement: Settlement | None = None
+        self.settled = False
+        """The settlement is in the database, or was refused by it."""
+        self.held_up = 0
+        """So many times its settlement could not be written because somebody holds its row."""
+        self.task: Task[None] | None = None
+        self.timer: TimerHandle | None = None
+
+    @property
+    def token(self) -> int:
+        return self.claimed.token
+
+    @property
+    def seconds(self) -> float:
+        """How long the handler has been at it."""
+        return round(now() - self.started, 3) if self.started else 0.0
+
+    def log_fields(self) -> dict[str, Any]:
+        return {"task_id": self.claimed.task_id, "task_type": self.claimed.task_type, "token": self.claimed.token}
+
+    def request(self) -> Any:
+        """The request, as the handler's own type. Raises PermanentError with code `invalid_request`."""
+        value = json.loads(self.claimed.request)
+        return value if self.parse is None else self.parse(value)
+
+    # what the handler is lent: taskgate.task.TaskContext
+
+    @property
+    def cancel_reason(self) -> str | None:
+        return self.reason
+
+    async def save_checkpoint(self, value: Any) -> None:
+        await self._save(checkpoint=to_json(value)[0])
+
+    async def report_progress(self, value: Any) -> None:
+        await self._save(progress=to_json(value)[0])
+
+    def run_blocking(self, coroutine: Awaitable[None]) -> None:
+        """Await `coroutine` on the worker's loop, from a handler's thread."""
+        asyncio.run_coroutine_threadsafe(_as_coroutine(coroutine), self.loop).result()
+
+    async def _save(self, *, checkpoint: str | None = None, progress: str | None = None) -> None:
+        """Tries again while the lease is kept. Raises LeaseLost, or what the database says of the value."""
+        backoff = Backoff(0.05, 1.0)
+        while True:
+            if self.gone or self.settled:
+                raise LeaseLost(f"task {self.claimed.task_id} is no longer this worker's")
+            try:
+                verdict = await self.calls.checkpoint(
+                    self.claimed.task_id, self.claimed.token, checkpoint=checkpoint, progress=progress
+                )
+            except TROUBLE:
+                if now() > self.lease_until:
+                    raise LeaseLost(f"the lease of task {self.claimed.task_id} could not be kept") from None
+                await asyncio.sleep(backoff.next())
+                continue
+            if verdict == "stale":
+                raise LeaseLost(f"task {self.claimed.task_id} is no longer this worker's")
+            return
+
+
+async def _as_coroutine(awaitable: Awaitable[None]) -> None:
+    await awaitable

@@ -1,0 +1,166 @@
+"""Runs handlers: starts an attempt for each claimed task, stops it when told to, hands its outcome to the settler.
+
+A handler that does not stop when told to keeps its slot, and its row stays `running` under a renewed lease as
+long as the call may still be open: the limit counts calls, not intentions. After as long again as its time limit
+the row is let go and only the slot here stays counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from taskgate.logs import get_logger
+from taskgate.protocol.calls import Calls, ClaimedTask
+from taskgate.settings import Settings
+from taskgate.task import Handler, Handlers, PermanentError, Task
+from taskgate.worker.clock import now
+from taskgate.worker.outcome import keeps_result, of_error, of_stop
+from taskgate.worker.results import result_text
+from taskgate.worker.run import Run
+from taskgate.worker.threads import HandlerThreads
+
+if TYPE_CHECKING:
+    from taskgate.worker.settle import Settler
+
+log = get_logger("worker")
+
+STUCK_SECONDS = 5.0
+"""A handler that was told to stop so long ago and still runs is reported."""
+
+
+def lease_margin(lease: float) -> float:
+    """Seconds before a lease's end at which a call that could not be renewed is stopped: a tenth, 0.3 at least."""
+    return max(0.3, lease / 10)
+
+
+class Runner:
+    """All attempts of one process, by token in `runs`."""
+
+    def __init__(self, handlers: Handlers, settings: Settings, calls: Calls, settler: Settler) -> None:
+        self.runs: dict[int, Run] = {}
+        self.threads = HandlerThreads(settings.slots)
+        self._settings = settings
+        self._calls = calls
+        self._settler = settler
+        self._loop = asyncio.get_running_loop()
+        self._margin = lease_margin(settings.lease_seconds)
+        self._handlers = {each.name: (each, _parser(each), _is_async(each)) for each in handlers}
+
+    @property
+    def free(self) -> int:
+        return self._settings.slots - len(self.runs)
+
+    def start(self, claimed: ClaimedTask, sent: float) -> None:
+        """Begin an attempt; `sent` is when the claim was sent."""
+        handler, parse, is_async = self._handlers[claimed.task_type]
+        timeout = claimed.timeout_seconds or handler.timeout or self._settings.timeout_seconds
+        run = Run(
+            claimed, handler, is_async, parse, timeout, sent, self._settings.lease_seconds, self._calls, self._loop
+        )
+        self.runs[claimed.token] = run
+        run.task = self._loop.create_task(self._attempt(run))
+
+    async def _attempt(self, run: Run) -> None:
+        value, error, text = None, None, None
+        if run.lease_until - self._margin <= now():
+            run.reason = "lease_lost"  # the loop was blocked between claim and start
+        if run.reason is None:
+            run.started = now()
+            run.timer = self._loop.call_later(run.timeout, self.stop, run, "timeout")
+            try:
+                task = _task(run)
+                if run.is_async:
+                    value = await run.handler.function(task)
+                else:
+                    value = await self._in_thread(run, task)
+                text = result_text(value, self._settings.max_result_bytes)
+            except GeneratorExit:
+                raise  # the loop is gone
+            except BaseException as caught:  # SystemExit and the like must not end the worker
+                error = caught
+            if run.timer is not None:
+                run.timer.cancel()
+        run.ended = True
+        if run.settlement is not None:  # let go before
+            if run.settled:
+                self._settler.finish(run)
+            return
+        if run.gone:
+            self._settler.finish(run)
+        elif text is not None and keeps_result(run.reason):
+            self._settler.put(run, text)
+        elif run.reason is not None and not (isinstance(error, PermanentError) and run.reason == "shutdown"):
+            self._settler.put(run, of_stop(run, run.reason))
+        else:
+            assert error is not None
+            self._settler.put(run, of_error(run, error))
+
+    async def _in_thread(self, run: Run, task: Task[Any]) -> Any:
+        """A plain function cannot be interrupted: it is waited for, whatever happens."""
+        future = self.threads.submit(run.handler.function, task)
+        while not future.done():
+            try:
+                await asyncio.shield(future)
+            except asyncio.CancelledError:
+                if future.done():
+                    break
+        return future.result()
+
+    def stop(self, run: Run, reason: str) -> None:
+        """Tell a handler to stop; does nothing for one that has returned. Call it on the loop's thread."""
+        if run.ended or run.task is None:
+            return
+        first = run.reason is None
+        if first:
+            run.reason = reason
+        if run.is_async and run.started:  # one that has not begun looks at `reason` first
+            run.task.cancel()
+        if run.timer is not None and run.reason != "timeout":
+            run.timer.cancel()
+        if first or run.reason == reason:
+            self._loop.call_later(STUCK_SECONDS, self._report_stuck, run)
+            self._loop.call_later(max(STUCK_SECONDS, run.timeout), self._let_go, run)
+
+    def _report_stuck(self, run: Run) -> None:
+        if not run.ended:
+            log.warning("handler_stuck", **run.log_fields(), seconds=run.seconds, reason=run.reason)
+
+    def _let_go(self, run: Run) -> None:
+        if not run.ended and run.settlement is None and not run.gone:
+            self._settler.put(run, of_stop(run, run.reason or "timeout"))
+
+
+def _is_async(handler: Handler) -> bool:
+    function: Callable[..., Any] = handler.function
+    return handler.is_async or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _parser(handler: Handler) -> Callable[[Any], Any] | None:
+    return None if handler.request_type is Any else handler.parse
+
+
+def _json(text: str | None) -> Any:
+    import json
+
+    return None if text is None else json.loads(text)
+
+
+def _task(run: Run) -> Task[Any]:
+    claimed = run.claimed
+    return Task(
+        id=claimed.task_id,
+        type=claimed.task_type,
+        request=run.request(),
+        attempt=claimed.attempt,
+        max_attempts=claimed.max_attempts,
+        timeout=run.timeout,
+        token=claimed.token,
+        tenant=claimed.tenant,
+        metadata=_json(claimed.metadata),
+        checkpoint=_json(claimed.checkpoint),
+        traceparent=claimed.traceparent,
+        context=run,
+    )

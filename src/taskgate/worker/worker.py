@@ -1,0 +1,219 @@
+"""The worker, put together: claimer, runner, settler and lease keeper, from registration to the last write.
+
+A process has three connections to the database: one claims and does upkeep, one writes outcomes and checkpoints,
+and the lease keeper's renews and listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+from typing import Any
+
+import asyncpg
+
+from taskgate import __version__
+from taskgate.logs import get_logger
+from taskgate.protocol.calls import Calls, Release, WorkerInfo
+from taskgate.protocol.version import SchemaMismatch, check_version
+from taskgate.settings import Settings
+from taskgate.task import Handlers
+from taskgate.upkeep import DatabaseState, upkeep
+from taskgate.worker.claimer import Claimer
+from taskgate.worker.health import serve_health
+from taskgate.worker.lease import LeaseKeeper
+from taskgate.worker.link import TROUBLE, Backoff, Link
+from taskgate.worker.outcome import given_back
+from taskgate.worker.run import Run
+from taskgate.worker.runner import Runner
+from taskgate.worker.settle import Settler
+from taskgate.worker.signals import Signals
+
+log = get_logger("worker")
+
+EXIT_OK, EXIT_SCHEMA = 0, 3
+STOP_SECONDS = 5.0
+"""After the grace, handlers have so long to end once they are told to stop."""
+STOP_NOW_SECONDS = 1.0
+"""The same after a second signal; the flush has as much."""
+FLUSH_SECONDS = 10.0
+ROW_LOCK_SECONDS = 2.0
+"""A batch of outcomes waits so long for a row that somebody else has locked, then that row is set aside."""
+
+
+class Worker:
+    """One worker process. `run()` answers the exit code."""
+
+    def __init__(self, handlers: Handlers, settings: Settings) -> None:
+        self.handlers = handlers
+        self.settings = settings
+        self._mismatch = False
+        self.worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+    async def run(self) -> int:
+        """Work until a signal comes. Raises nothing for what the database or handlers do."""
+        signals = self._signals = Signals()
+        settings, database, lease = self.settings, self.settings.database, self.settings.lease_seconds
+        state = DatabaseState()
+        self._info = self._worker_info()
+        claim_link = Link(database, "taskgate worker", timeout=min(30.0, max(3.0, lease / 2)), state=state,
+                          on_connect=self._greet)  # fmt: skip
+        settle_link = Link(database, "taskgate worker results", timeout=min(30.0, max(3.0, lease / 2)), state=state,
+                           lock_timeout=ROW_LOCK_SECONDS)  # fmt: skip
+        calls = Calls(claim_link, database.schema)
+        settler = Settler(Calls(settle_link, database.schema), self._finished)
+        self.settler = settler
+        self.runner = Runner(self.handlers, settings, Calls(settle_link, database.schema), settler)
+        self.claimer = Claimer(calls, self.worker_id, self.handlers.names(), lease, settings.poll_seconds, self.runner)
+        keeper = LeaseKeeper(
+            database, self.worker_id, lease, self.runner.runs,
+            stop=self.runner.stop, notified=self.claimer.notified, state=state,
+        )  # fmt: skip
+        self._idle = asyncio.Event()
+        upkeep_over = asyncio.Event()
+        async with asyncio.TaskGroup() as background:
+            health = background.create_task(serve_health(self, state))
+            if not await self._connected(claim_link, signals):
+                health.cancel()
+                return EXIT_SCHEMA if self._mismatch else EXIT_OK
+            log.info("worker_started", worker_id=self.worker_id, version=__version__, slots=settings.slots,
+                     types=self.handlers.names())  # fmt: skip
+            keeper.start()
+            settling = background.create_task(settler.work())
+            tending = background.create_task(
+                upkeep(calls, upkeep_over, state=state, recover_seconds=min(10.0, max(2.0, lease / 2)))
+            )
+            claiming = background.create_task(self._claim(signals))
+            await signals.drain.wait()
+            self.claimer.stop()
+            keeper.drain()
+            upkeep_over.set()
+            released = await self._drain(signals, claiming)
+            for task in (settling, tending, claiming, health):
+                task.cancel()
+        await self._goodbye(calls, signals)
+        keeper.end(1.0)
+        await claim_link.close()
+        await settle_link.close()
+        log.info("worker_stopped", worker_id=self.worker_id, released=released)
+        if self._mismatch:
+            return EXIT_SCHEMA
+        return 128 + signals.number if signals.now.is_set() else EXIT_OK
+
+    @property
+    def running(self) -> int:
+        """Attempts under way, or waiting for their outcome to be written."""
+        return len(self.runner.runs)
+
+    @property
+    def draining(self) -> bool:
+        return self._signals.drain.is_set()
+
+    @property
+    def claimed(self) -> int:
+        return self.claimer.claimed
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Outcomes written so far, by kind."""
+        return self.settler.counts
+
+    @property
+    def handlers_left(self) -> bool:
+        """Whether handlers still run after `run()`: they will not stop, and end with the process."""
+        runner: Runner | None = getattr(self, "runner", None)
+        return runner is not None and (runner.threads.busy > 0 or any(not run.ended for run in runner.runs.values()))
+
+    def _worker_info(self) -> WorkerInfo:
+        types: dict[str, tuple[str | None, str]] = {}
+        for each in self.handlers:
+            schema = each.request_schema()
+            types[each.name] = (None if schema is None else json.dumps(schema), each.description)
+        return WorkerInfo(
+            self.worker_id, "python", __version__, socket.gethostname(), os.getpid(), self.settings.slots, types
+        )
+
+    async def _greet(self, connection: asyncpg.Connection[Any]) -> None:
+        """On each new connection: is the schema one we know, and does the database know us? (It may be another.)"""
+        calls = Calls(connection, self.settings.database.schema)
+        check_version(await calls.schema_version())
+        await calls.register_worker(self._info)
+
+    async def _connected(self, link: Link, signals: Signals) -> bool:
+        """Wait for the database, however long it takes; False when there is no use in it."""
+        backoff = Backoff(0.1, 5.0)
+        while not signals.drain.is_set():
+            try:
+                await link.connected()
+                return True
+            except SchemaMismatch as error:
+                self._mismatch = True
+                log.error("schema_mismatch", error=str(error))
+                return False
+            except (*TROUBLE, asyncpg.PostgresError) as error:
+                if not isinstance(error, TROUBLE):
+                    log.error("register_failed", error=str(error))
+                await _first(signals.drain.wait(), timeout=backoff.next())
+        return False
+
+    async def _claim(self, signals: Signals) -> None:
+        try:
+            await self.claimer.work()
+        except SchemaMismatch as error:
+            self._mismatch = True
+            log.error("schema_mismatch", error=str(error))
+            signals.drain.set()
+
+    def _finished(self, run: Run) -> None:
+        if self.runner.runs.pop(run.token, None) is not None:
+            self.claimer.wake()
+            if not self.runner.runs:
+                self._idle.set()
+
+    async def _drain(self, signals: Signals, claiming: asyncio.Task[None]) -> int:
+        """Let the attempts end, then stop them, then write what is left; how many were given back."""
+        runs = self.runner.runs
+        log.info("draining", running=len(runs), grace_seconds=self.settings.grace_seconds)
+        await _first(self._all_over(claiming), signals.now.wait(), timeout=self.settings.grace_seconds)
+        if signals.now.is_set():
+            log.warning("stopping_now", running=len(runs))
+        before = list(runs.values())
+        for run in before:
+            self.runner.stop(run, "shutdown")
+        await _first(self._all_over(claiming), timeout=STOP_NOW_SECONDS if signals.now.is_set() else STOP_SECONDS,
+                     unless=None if signals.now.is_set() else signals.now)  # fmt: skip
+        for run in list(runs.values()):
+            if run.settlement is None and not run.gone:  # it will not stop; it ends with the process
+                self.settler.put(run, given_back(run, "released", "the worker is shutting down"))
+        await _first(self.settler.flushed(),
+                     timeout=STOP_NOW_SECONDS if signals.now.is_set() else FLUSH_SECONDS,
+                     unless=None if signals.now.is_set() else signals.now)  # fmt: skip
+        return sum(run.settled and run.reason == "shutdown" and isinstance(run.settlement, Release) for run in before)
+
+    async def _all_over(self, claiming: asyncio.Task[None]) -> None:
+        await asyncio.wait([claiming])
+        while self.runner.runs:
+            self._idle.clear()
+            await self._idle.wait()
+
+    async def _goodbye(self, calls: Calls, signals: Signals) -> None:
+        try:
+            async with asyncio.timeout(STOP_NOW_SECONDS if signals.now.is_set() else 3.0):
+                await calls.forget_worker(self.worker_id)
+        except (*TROUBLE, SchemaMismatch, asyncpg.PostgresError):
+            pass  # it is forgotten after a day
+
+
+async def _first(*waits: Any, timeout: float, unless: asyncio.Event | None = None) -> None:
+    """Wait until one of `waits` is over, for `timeout` seconds at most; or until `unless` is set."""
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    if unless is not None:
+        tasks.append(asyncio.ensure_future(unless.wait()))
+    try:
+        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,166 @@
+"""Handlers that do what handlers do wrong, and one that calls a provider."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel
+
+from taskgate import Handlers, PermanentError, Retry, Snooze, Task, Throttled
+
+handlers = Handlers()
+
+
+class Model(BaseModel):
+    name: str
+    size: int = 1
+
+
+@dataclass
+class Point:
+    x: int
+    y: float
+
+
+@handlers.handler("noop")
+async def noop(task: Task) -> None:
+    return None
+
+
+@handlers.handler("sleep")
+async def sleep(task: Task) -> str:
+    await asyncio.sleep(task.request["seconds"])
+    return f"slept, attempt {task.attempt}"
+
+
+@handlers.handler("nap")
+def nap(task: Task) -> str:
+    """A plain function: it runs in a thread, and looks whether it shall stop when asked to."""
+    until = time.monotonic() + task.request["seconds"]
+    while time.monotonic() < until:
+        if task.request.get("looks") and task.cancel_reason:
+            return f"stopped: {task.cancel_reason}"
+        time.sleep(0.01)
+    return "napped"
+
+
+@handlers.handler("block")
+async def block(task: Task) -> str:
+    """Blocks the event loop, which no handler should do."""
+    time.sleep(task.request["seconds"])  # noqa: ASYNC251
+    return "blocked"
+
+
+@handlers.handler("swallow")
+async def swallow(task: Task) -> str:
+    """Does not stop when cancelled."""
+    until = time.monotonic() + task.request["seconds"]
+    while (left := until - time.monotonic()) > 0:
+        try:
+            await asyncio.sleep(left)
+        except asyncio.CancelledError:
+            continue
+    return "swallowed"
+
+
+@handlers.handler("typed")
+async def typed(task: Task[Model]) -> Model:
+    return Model(name=task.request.name.upper(), size=task.request.size + 1)
+
+
+@handlers.handler("quick", timeout=0.3)
+async def quick(task: Task) -> None:
+    await asyncio.sleep(3600)
+
+
+@handlers.handler("checkpoint")
+async def checkpoint(task: Task) -> dict[str, Any]:
+    if task.checkpoint is None:
+        await task.report_progress({"done": 0.5})
+        await task.save_checkpoint({"page": 7, "nul": "a\0b"})
+        raise Retry("once more", after=0)
+    return {"from": task.checkpoint, "attempt": task.attempt}
+
+
+@handlers.handler("checkpoint-sync")
+def checkpoint_sync(task: Task) -> Any:
+    if task.checkpoint is None:
+        task.save_checkpoint_sync([1, 2])
+        raise Retry("once more", after=0)
+    return task.checkpoint
+
+
+@handlers.handler("do")
+async def do(task: Task) -> Any:
+    """Whatever the request's `what` says."""
+    match task.request["what"]:
+        case "raise":
+            raise ValueError(task.request.get("text", "wrong \0 \ud800 " + "x" * 5000))
+        case "exit":
+            raise SystemExit(7)
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "cancel itself":
+            raise asyncio.CancelledError
+        case "stop iteration":
+            raise StopIteration
+        case "permanent":
+            raise PermanentError("never", code="no_such_thing", info={"provider": "says no"})
+        case "retry":
+            if task.attempt < 3:
+                raise Retry("again", after=0, info={1, 2})
+            return "third"
+        case "snooze":
+            if os.path.exists(task.request["file"]):
+                return task.attempt
+            with open(task.request["file"], "w", encoding="utf-8"):
+                raise Snooze("later", after=0.1)
+        case "throttled":
+            raise Throttled("429", after=5000)
+        case "object":
+            return object()
+        case "nan":
+            return {"value": math.nan}
+        case "circle":
+            circle: list[Any] = []
+            circle.append(circle)
+            return circle
+        case "deep":
+            deep: list[Any] = []
+            for _ in range(20_000):
+                deep = [deep]
+            return deep
+        case "large":
+            return "x" * task.request["bytes"]
+        case "strange text":
+            return {"nul\0": "a\0b", "lone": "\ud83d", "escaped": "\\u0000", "pair": "\U0001f600"}
+        case "values":
+            return {"model": Model(name="m"), "point": Point(1, 2.5), "set": {1}, "none": None, "big": 2**70}
+    raise AssertionError(task.request)
+
+
+@handlers.handler("call")
+async def call(task: Task) -> str:
+    """A call to an OpenAI-shaped provider over a plain socket: cancelling it closes the connection."""
+    url = urlsplit(os.environ["TEST_PROVIDER"])
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": task.request["prompt"]}]}).encode()
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    try:
+        writer.write(
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+            + body
+        )
+        head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
+        if b" 200 " not in head.split(b"\r\n")[0]:
+            raise Retry(head.decode("latin-1")[:100], after=0.1)
+        return str(json.loads(answer)["choices"][0]["message"]["content"])
+    finally:
+        writer.close()
