@@ -1,0 +1,139 @@
+"""Where things are: the API for producers' commands, the database for operators'; else a running `taskgate up`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+
+from taskgate.cli.errors import SCHEMA, UNREACHABLE, USAGE, CliError
+
+if TYPE_CHECKING:
+    from taskgate.async_client import AsyncClient
+    from taskgate.client import Client
+    from taskgate.protocol.calls import Calls
+    from taskgate.protocol.connect import Database
+    from taskgate.settings import Settings
+
+T = TypeVar("T")
+
+
+def load_settings() -> Settings:
+    """The environment's settings. Raises CliError that names each wrong one."""
+    from pydantic import ValidationError
+
+    from taskgate.settings import Settings
+
+    try:
+        return Settings()
+    except ValidationError as error:
+        wrong = [
+            {"pointer": ".".join(str(part) for part in each["loc"]) or "settings", "detail": each["msg"]}
+            for each in error.errors(include_input=False, include_url=False)
+        ]
+        raise CliError(
+            "a setting in the environment is wrong", code="settings", exit_code=USAGE, errors=wrong
+        ) from None
+    except ValueError as error:
+        raise CliError(str(error), code="settings", exit_code=USAGE) from None
+
+
+def api_place(url: str | None = None) -> tuple[str, str]:
+    """URL and key of the API: an option, TASKGATE_URL, a running `up`, else this machine's port 8000."""
+    settings = load_settings()
+    if url is None and "url" not in settings.model_fields_set:
+        from taskgate.local.state import find
+
+        running = find()
+        url = running.url if running is not None else None
+    return url or settings.url, settings.api_key
+
+
+def client(url: str | None = None) -> Client:
+    """A client of the API, to be used with `with`."""
+    from taskgate.client import Client
+
+    place, key = api_place(url)
+    return Client(place, key)
+
+
+def async_client(url: str | None = None) -> AsyncClient:
+    """The same for asyncio, to be used with `async with`."""
+    from taskgate.async_client import AsyncClient
+
+    place, key = api_place(url)
+    return AsyncClient(place, key)
+
+
+def database_place(settings: Settings) -> Database:
+    """The database of DATABASE_URL, else of a running `up`. Raises CliError when there is neither."""
+    from taskgate.protocol.connect import Database
+
+    if settings.database_url:
+        return settings.database
+    from taskgate.local.state import find
+
+    running = find()
+    if running is None:
+        raise CliError(
+            "DATABASE_URL is not set, and no `taskgate up` of this user runs",
+            code="no_database",
+            exit_code=USAGE,
+            remedy="Set DATABASE_URL to the postgresql:// URL of the tasks, or start `taskgate up`.",
+        )
+    return Database(running.dsn, settings.schema_name)
+
+
+def without_password(url: str) -> str:
+    """A database URL that may be shown."""
+    parts = urlsplit(url)
+    if not parts.hostname:
+        return f"{parts.scheme}://…{parts.path}"
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}{parts.path}"
+
+
+def with_calls(work: Callable[[Calls], Awaitable[T]], *, check_schema: bool = True) -> T:
+    """Runs `work` on one connection to the database. Raises CliError for what can be expected to go wrong."""
+    import asyncpg
+
+    from taskgate.protocol.calls import Calls
+    from taskgate.protocol.connect import DATABASE_ERRORS, connect
+    from taskgate.protocol.version import SchemaMismatch, check_version
+
+    database = database_place(load_settings())
+
+    async def main() -> T:
+        connection = await connect(database, "taskgate cli", command_timeout=60)
+        try:
+            calls = Calls(connection, database.schema)
+            if check_schema:
+                check_version(await calls.schema_version())
+            return await work(calls)
+        finally:
+            await connection.close(timeout=5)
+
+    try:
+        return asyncio.run(main())
+    except SchemaMismatch as error:
+        raise CliError(str(error), code="schema_mismatch", exit_code=SCHEMA) from None
+    except (*DATABASE_ERRORS, asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
+        raise unreachable(database, error) from None
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise CliError(
+            f"the database refuses it: {error}", code="not_allowed", remedy="Use the owner's role."
+        ) from None
+    except asyncpg.PostgresError as error:
+        raise CliError(f"the database answered: {error}", code="database_error") from None
+
+
+def unreachable(database: Database, error: BaseException) -> CliError:
+    """The error for a database that is not to be had."""
+    why = str(error).strip() or type(error).__name__
+    return CliError(
+        f"cannot reach the database {without_password(database.url)}: {why}",
+        code="not_reachable",
+        exit_code=UNREACHABLE,
+        remedy="Is PostgreSQL running, and is DATABASE_URL right? `taskgate up` starts one of its own.",
+    )

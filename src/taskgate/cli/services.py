@@ -1,0 +1,105 @@
+"""The commands that run something: up, api, worker, migrate, fake-provider."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from taskgate.cli.errors import FAILED, SCHEMA, UNREACHABLE, CliError
+from taskgate.cli.output import emit
+
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+class WorkerKind(StrEnum):
+    python = "python"
+    go = "go"
+
+
+def up(
+    port: Annotated[int | None, typer.Option(help="The API's port; default: 8000, or the next free one.")] = None,
+    host: Annotated[str | None, typer.Option(help="The API's address; default: TASKGATE_HOST or 127.0.0.1.")] = None,
+    workers: Annotated[int, typer.Option(min=1, max=1000, help="Worker processes.")] = 1,
+    worker: Annotated[WorkerKind, typer.Option(help="Which worker.")] = WorkerKind.python,
+    data: Annotated[Path | None, typer.Option(help="Folder for the data; default: this platform's place.")] = None,
+    fake_provider: Annotated[bool, typer.Option("--fake-provider", help="Answer with a fake model.")] = False,
+) -> None:
+    """Run everything on this machine: PostgreSQL, API, workers and a model. Ctrl-C stops it."""
+    from taskgate.local.supervisor import UpOptions
+    from taskgate.local.supervisor import up as run_up
+
+    options = UpOptions(
+        port=port,
+        workers=workers,
+        worker="go" if worker is WorkerKind.go else "python",
+        data=data,
+        fake_provider=fake_provider,
+        host=host,
+    )
+    raise typer.Exit(run_up(options))
+
+
+def api(
+    host: Annotated[str | None, typer.Option(help="Address; default: TASKGATE_HOST or 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; default: TASKGATE_PORT or 8000.")] = None,
+) -> None:
+    """Run the HTTP API in the foreground."""
+    if host is not None:
+        os.environ["TASKGATE_HOST"] = host
+    if port is not None:
+        os.environ["TASKGATE_PORT"] = str(port)
+    _become("taskgate.api", [])
+
+
+def worker(
+    app: Annotated[list[str] | None, typer.Option(help="module:handlers, a registry to serve; repeatable.")] = None,
+    types: Annotated[str | None, typer.Option(help="Serve these task types only, for example llm,veo.")] = None,
+) -> None:
+    """Run a worker in the foreground: the same as `python -m taskgate.worker`."""
+    arguments = [text for each in app or [] for text in ("--app", each)]
+    _become("taskgate.worker", [*arguments, *(["--types", types] if types is not None else [])])
+
+
+def fake_provider(context: typer.Context) -> None:
+    """Run an OpenAI- and Gemini-shaped server for trials and load (its options: `fake-provider -- --help`)."""
+    _become("taskgate.local.fake_provider", context.args)
+
+
+def migrate(
+    as_json: Annotated[bool, typer.Option("--json", help="Output for machines.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only the result.")] = False,
+) -> None:
+    """Bring the database to this version's schema. Safe to run twice, and while everything runs."""
+    from taskgate.cli.places import database_place, load_settings
+    from taskgate.protocol.migrate import MigrationError
+    from taskgate.protocol.migrate import migrate as run_migrate
+
+    def say(line: str) -> None:
+        if not quiet and not as_json and not line.startswith("function file"):
+            typer.echo(line)
+
+    settings = load_settings()
+    database = database_place(settings)
+    try:
+        version = run_migrate(database.url, schema=database.schema, configured=settings.fleet_values(), say=say)
+    except MigrationError as error:
+        text = str(error)
+        exit_code = UNREACHABLE if text.startswith("cannot reach") else SCHEMA if "schema version" in text else FAILED
+        code = {UNREACHABLE: "not_reachable", SCHEMA: "schema_mismatch"}.get(exit_code, "migration_failed")
+        raise CliError(text, code=code, exit_code=exit_code) from None
+    emit(as_json, {"schema_version": version}, f"the schema is at version {version}")
+
+
+def _become(module: str, arguments: list[str]) -> NoReturn:
+    """Turns this process into another module's: same pid for signals, and none of our imports in its memory.
+
+    `-m` also puts the working directory on the import path, where --app looks for modules.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])

@@ -1,0 +1,172 @@
+"""migrate, limits, types, stats, purge, psql, services: the operators' side, over SQL."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from taskgate.cli import places
+from taskgate.cli.errors import CliError
+from taskgate.local import state
+from taskgate.settings import Settings
+from tests.cli.conftest import Cli, run
+from tests.programs import TASKGATE, Program, environment
+
+
+def test_help_is_quick_to_import_and_lists_every_command() -> None:
+    done = subprocess.run([TASKGATE, "--help"], env=environment(), capture_output=True, text=True, check=True)
+    shown = (
+        "up api worker migrate fake-provider submit get list watch cancel retry limits types stats purge doctor psql"
+    )
+    for name in shown.split(" "):
+        assert f" {name} " in done.stdout
+    assert "autoscale" not in done.stdout
+    loaded = subprocess.run(
+        [TASKGATE.replace("taskgate", "python"), "-X", "importtime", "-c", "import taskgate.cli.main"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
+    assert "| typer\n" in loaded.replace(" ", "").replace("|", "| ")
+    for heavy in ("pydantic", "asyncpg", "psycopg", "httpx2", "openai", "fastapi", "structlog"):
+        assert f"| {heavy}\n" not in loaded.replace(" ", "").replace("|", "| "), heavy
+
+
+def test_import_taskgate_is_light() -> None:
+    code = "import sys, taskgate; print(sorted({'httpx2', 'asyncpg', 'psycopg', 'sqlalchemy'} & set(sys.modules)))"
+    python = TASKGATE.replace("taskgate", "python")
+    assert subprocess.check_output([python, "-c", code], env=environment(), text=True).strip() == "[]"
+
+
+def test_migrate_and_its_refusals(empty_database: str) -> None:
+    env = environment(DATABASE_URL=empty_database)
+    ran = run(env, "limits", "show", "--json")
+    assert (ran.code, ran.error["code"]) == (3, "schema_mismatch")
+    assert "taskgate migrate" in ran.error["message"]
+    assert run(env | {"MAX_CONCURRENT_TASKS": "7"}, "migrate", "--json").json == {"schema_version": 1}
+    assert run(env | {"MAX_CONCURRENT_TASKS": "7"}, "migrate").code == 0  # twice is fine
+    assert run(env, "limits", "show", "--json").json["limit"] == 7
+    with psycopg.connect(empty_database) as connection:
+        connection.execute("UPDATE taskgate.schema_version SET version = 999")
+    for arguments in (["migrate"], ["stats"], ["limits", "set", "3"]):
+        ran = run(env, *arguments, "--json")
+        assert (ran.code, ran.error["code"]) == (3, "schema_mismatch")
+        assert "upgrade taskgate" in ran.error["message"]
+
+
+def test_somebody_elses_table_is_refused(empty_database: str) -> None:
+    with psycopg.connect(empty_database) as connection:
+        connection.execute("CREATE TABLE tasks (id int PRIMARY KEY, title text)")
+    ran = run(environment(DATABASE_URL=empty_database), "migrate", "--json")
+    assert (ran.code, ran.error["code"]) == (1, "migration_failed")
+    assert "not a task table" in ran.error["message"]
+
+
+def test_limits(operate: Cli) -> None:
+    assert operate("limits", "set", "3", "--json").json == {"limit": 3, "before": 20}
+    assert operate("limits", "set", "0").out == "limit 3 -> 0 (paused)\n"
+    shown = operate("limits", "show", "--json").json
+    assert (shown["limit"], shown["running"]) == (0, 0)
+    assert "0 (paused)" in operate("limits", "show").out
+    ran = operate("limits", "set", "3", "--type", "veo", "--json")
+    assert (ran.code, ran.error["code"]) == (2, "not_built")
+    assert operate("limits", "show", "--json").json["limit"] == 0
+    assert operate("limits", "set", "many").code == 2
+
+
+def test_types_and_stats(operate: Cli, worker: Program, database: str) -> None:
+    names = {row["name"]: row for row in operate("types", "--json").json}
+    assert names["echo"]["workers"] == 1
+    assert names["echo"]["description"] == "Answers with its request."
+    assert names["llm"]["workers"] == 0
+    assert "Answers with its request." in operate("types").out
+    with psycopg.connect(database) as connection:
+        connection.execute(
+            "INSERT INTO tasks (task_id, status, task_type, request) VALUES ('a', 'pending', 'llm', '{}')"
+        )
+    stats = operate("stats", "--json").json
+    assert (stats["pending"], stats["running"], stats["workers"]) == (1, 0, 1)
+    assert stats["by_type"] == [{"task_type": "llm", "status": "pending", "tasks": 1}]
+    assert stats["worker_list"][0]["types"] == ["echo"]
+    shown = operate("stats").out
+    assert "echo" in shown
+    assert "alive" in shown
+
+
+def test_purge(operate: Cli, database: str) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute(
+            "INSERT INTO tasks (task_id, status, task_type, request, expires_at) "
+            "SELECT n::text, 'completed', 'llm', '{}', now() + n * interval '1 hour' FROM generate_series(-4, 2) n"
+        )
+    assert operate("purge", "--batch", "2", "--json").json == {"purged": 5}
+    with psycopg.connect(database) as connection:
+        assert connection.execute("SELECT count(*) FROM tasks").fetchone() == (2,)
+
+
+@pytest.mark.parametrize("path", [os.environ["PATH"], "/nowhere"])  # of the system, else the embedded one
+def test_psql_sees_the_tasks(operate: Cli, path: str) -> None:
+    ran = operate("psql", "-X", "-Atc", "SELECT count(*), current_schema() FROM tasks", env={"PATH": path})
+    assert (ran.code, ran.out) == (0, "0|taskgate\n")
+
+
+def test_psql_keeps_the_password_off_the_command_line(operate: Cli, tmp_path: Path, database: str) -> None:
+    spy = tmp_path / "psql"
+    spy.write_text('#!/bin/sh\necho "$@"\necho "password $PGPASSWORD"\n')
+    spy.chmod(0o755)
+    ran = operate("psql", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    line, password = ran.out.splitlines()
+    secret = password.removeprefix("password ")
+    assert secret
+    assert secret in database
+    assert secret not in line
+
+
+def test_the_database_is_away() -> None:
+    env = environment(DATABASE_URL="postgresql://someone:secret@127.0.0.1:9/tasks")
+    for arguments in (["stats"], ["migrate"], ["limits", "set", "3"]):
+        ran = run(env, *arguments, "--json")
+        assert (ran.code, ran.error["code"]) == (4, "not_reachable")
+        assert "secret" not in ran.err
+
+
+def test_a_wrong_setting_is_named() -> None:
+    ran = run(environment(DATABASE_URL="mysql://x", TASKGATE_SLOTS="0"), "stats", "--json")
+    assert (ran.code, ran.error["code"]) == (2, "settings")
+    assert {each["pointer"] for each in ran.error["errors"]} == {"DATABASE_URL", "TASKGATE_SLOTS"}
+
+
+def test_a_running_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = state.State(1, "x", "http://127.0.0.1:8123", "postgresql://u@127.0.0.1/tasks", "/data", "model")
+    for name in ("TASKGATE_URL", "DATABASE_URL", "TASKGATE_SCHEMA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(state, "find", lambda: running)
+    assert places.api_place()[0] == running.url
+    assert places.api_place("http://other")[0] == "http://other"
+    assert places.database_place(Settings()).url == running.dsn
+    monkeypatch.setenv("TASKGATE_URL", "http://configured")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://configured/tasks")
+    assert places.api_place()[0] == "http://configured"
+    assert places.database_place(Settings()).url == "postgresql://configured/tasks"
+    monkeypatch.setattr(state, "find", lambda: None)
+    monkeypatch.delenv("DATABASE_URL")
+    with pytest.raises(CliError, match="no `taskgate up`") as caught:
+        places.database_place(Settings())
+    assert caught.value.exit_code == 2
+
+
+def test_fake_provider_runs_under_its_own_pid() -> None:
+    with Program([TASKGATE, "fake-provider", "--port", "0"], environment()) as program:
+        assert program.line("fake provider listening on http://127.0.0.1:")
+    assert program.process.returncode in (0, -15)
+
+
+def test_a_reader_that_goes_away_is_no_error(operate: Cli, database: str) -> None:
+    shell = f"'{TASKGATE}' types --json | head -c 1"
+    done = subprocess.run(["sh", "-c", shell], env=environment(DATABASE_URL=database), capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[", "")
