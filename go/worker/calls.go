@@ -1,0 +1,223 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Every statement that this program sends. The rules live in the functions, in the database.
+// %s is their schema: `taskgate` for a tasks table in `public`.
+const (
+	sqlVersion    = `SELECT version FROM %s.schema_version`
+	sqlRegister   = `SELECT %s.register_worker($1::text, 'go', $2::text, $3::text, $4::integer, $5::integer, $6::text[], $7::text[], $8::text[])`
+	sqlForget     = `SELECT %s.forget_worker($1::text)`
+	sqlClaim      = `SELECT outcome, extract(epoch FROM next_due), task_id, token, task_type, request, attempt, max_attempts, timeout_seconds, tenant, metadata, checkpoint, traceparent, extract(epoch FROM waited) FROM %s.claim($1::text, $2::integer, $3::bigint[], $4::interval, $5::text[], $6::integer)`
+	sqlBodies     = `SELECT task_id, token, request, metadata, checkpoint FROM %s.claimed_bodies($1::text[], $2::bigint[])`
+	sqlRenew      = `SELECT task_id, token, outcome FROM %s.renew($1::text, $2::text[], $3::bigint[], $4::interval, $5::boolean)`
+	sqlComplete   = `SELECT task_id, token, outcome FROM %s.complete($1::text[], $2::bigint[], $3::text[])`
+	sqlFail       = `SELECT task_id, token, outcome FROM %s.fail($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::boolean[], $7::interval[])`
+	sqlRelease    = `SELECT task_id, token, outcome FROM %s.release($1::text[], $2::bigint[], $3::interval[], $4::text[], $5::text[], $6::text[])`
+	sqlCheckpoint = `SELECT %s.checkpoint($1::text, $2::bigint, $3::text, $4::text)`
+	sqlRecover    = `SELECT %s.recover()`
+	sqlPurge      = `SELECT %s.purge($1::integer)`
+	sqlEnqueue    = `SELECT task_id, outcome FROM %s.enqueue($1::text[], $2::text[], $3::text[], $4::boolean[], $5::text[], $6::text, $7::text)`
+	sqlListen     = `LISTEN %[1]s_ready; LISTEN %[1]s_cancel`
+)
+
+const (
+	oldestSchema = 1
+	newestSchema = 1
+)
+
+// functionSchema is where the functions of a tasks table live.
+func functionSchema(tableSchema string) string {
+	if tableSchema == "public" {
+		return "taskgate"
+	}
+	return "taskgate_" + tableSchema
+}
+
+// calls is the typed client of the functions on one connection. Each method is one round trip and one transaction.
+type calls struct {
+	conn   *pgconn.PgConn
+	schema string
+}
+
+// rows sends one statement, unnamed: prepared ones would not survive a transaction-mode pooler, and the functions
+// keep their own plans.
+func (c calls) rows(ctx context.Context, sql string, params ...param) ([][][]byte, error) {
+	values, formats := make([][]byte, len(params)), make([]int16, len(params))
+	for i, each := range params {
+		values[i], formats[i] = each.value, each.format
+	}
+	result := c.conn.ExecParams(ctx, fmt.Sprintf(sql, c.schema), values, nil, formats, nil).Read()
+	return result.Rows, result.Err
+}
+
+type param struct {
+	value  []byte
+	format int16
+}
+
+func text(value string) param           { return param{[]byte(value), 0} }
+func literal(value []byte) param        { return param{value, 0} }
+func binaryForm(value []byte) param     { return param{value, 1} }
+func number[T ~int | ~int64](v T) param { return text(strconv.FormatInt(int64(v), 10)) }
+
+func (c calls) one(ctx context.Context, sql string, params ...param) (string, error) {
+	rows, err := c.rows(ctx, sql, params...)
+	if err != nil || len(rows) == 0 || len(rows[0]) == 0 {
+		return "", err
+	}
+	return string(rows[0][0]), nil
+}
+
+// checkVersion fails with SchemaMismatch, and its remedy, unless the database is in this program's range.
+func (c calls) checkVersion(ctx context.Context) error {
+	found, err := c.one(ctx, sqlVersion)
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && (refused.Code == "42P01" || refused.Code == "3F000") { // no such table, schema
+		found, err = "", nil
+	}
+	if err != nil {
+		return err
+	}
+	version, _ := strconv.Atoi(found)
+	switch {
+	case version == 0:
+		return &SchemaMismatch{"the database has no taskgate schema: run `taskgate migrate`"}
+	case version < oldestSchema:
+		return &SchemaMismatch{fmt.Sprintf("the database has schema version %d, this program needs %d or newer: run `taskgate migrate`", version, oldestSchema)}
+	case version > newestSchema:
+		return &SchemaMismatch{fmt.Sprintf("the database has schema version %d, this program knows %d at most: upgrade taskgate", version, newestSchema)}
+	}
+	return nil
+}
+
+func (c calls) register(ctx context.Context, worker *Worker) error {
+	names := worker.types
+	schemas := make([]string, len(names))
+	descriptions := make([]string, len(names))
+	for i, name := range names {
+		schemas[i], descriptions[i] = string(worker.handlers[name].schema), worker.handlers[name].description
+	}
+	_, err := c.rows(ctx, sqlRegister, text(worker.id), text(Version), text(worker.host), number(worker.pid),
+		number(worker.cfg.Slots), binaryForm(textArray(names, nil)),
+		binaryForm(textArray(schemas, func(i int) bool { return schemas[i] == "" })), binaryForm(textArray(descriptions, nil)))
+	return err
+}
+
+// listen asks for the notifications of work and of cancellations.
+func (c calls) listen(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	return c.conn.Exec(ctx, fmt.Sprintf(sqlListen, c.schema)).Close()
+}
+
+func (c calls) forget(ctx context.Context, id string) error {
+	_, err := c.rows(ctx, sqlForget, text(id))
+	return err
+}
+
+// verdict is what became of one task of a batch: done, already, stale, busy (somebody else holds the row) or, for a renewal, cancel.
+type verdict struct {
+	token   int64
+	outcome string
+}
+
+func verdicts(rows [][][]byte, err error) ([]verdict, error) {
+	if err != nil {
+		return nil, err
+	}
+	out := make([]verdict, len(rows))
+	for i, row := range rows {
+		token, err := strconv.ParseInt(string(row[1]), 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = verdict{token, string(row[2])}
+	}
+	return out, nil
+}
+
+func (c calls) renew(ctx context.Context, worker string, held []*attempt, lease time.Duration, draining bool) ([]verdict, error) {
+	ids, tokens := keys(held, func(a *attempt) *attempt { return a })
+	return verdicts(c.rows(ctx, sqlRenew, text(worker), ids, tokens, text(interval(lease)), text(strconv.FormatBool(draining))))
+}
+
+func (c calls) complete(ctx context.Context, batch []settlement) ([]verdict, error) {
+	ids, tokens := keys(batch, settlement.of)
+	results := make([][]byte, len(batch))
+	for i := range batch {
+		results[i] = batch[i].result
+	}
+	return verdicts(c.rows(ctx, sqlComplete, ids, tokens, binaryForm(textArray(results, nil))))
+}
+
+func (c calls) fail(ctx context.Context, batch []settlement) ([]verdict, error) {
+	ids, tokens := keys(batch, settlement.of)
+	return verdicts(c.rows(ctx, sqlFail, ids, tokens, texts(batch, settlement.message), texts(batch, settlement.codeText), infos(batch),
+		literal(list(len(batch), func(i int) string { return strconv.FormatBool(batch[i].retry) })), delays(batch)))
+}
+
+func (c calls) release(ctx context.Context, batch []settlement) ([]verdict, error) {
+	ids, tokens := keys(batch, settlement.of)
+	return verdicts(c.rows(ctx, sqlRelease, ids, tokens, delays(batch), texts(batch, settlement.codeText), texts(batch, settlement.message), infos(batch)))
+}
+
+func (c calls) checkpoint(ctx context.Context, id string, token int64, checkpoint, progress []byte) (string, error) {
+	return c.one(ctx, sqlCheckpoint, text(id), number(token), literal(checkpoint), literal(progress))
+}
+
+func (c calls) recover(ctx context.Context) (int, error) { return c.count(ctx, sqlRecover) }
+
+func (c calls) purge(ctx context.Context, batch int) (int, error) {
+	return c.count(ctx, sqlPurge, number(batch))
+}
+
+func (c calls) count(ctx context.Context, sql string, params ...param) (int, error) {
+	found, err := c.one(ctx, sql, params...)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(found)
+}
+
+func keys[T any](batch []T, of func(T) *attempt) (ids, tokens param) {
+	names, numbers := make([]string, len(batch)), make([]int64, len(batch))
+	for i := range batch {
+		task := of(batch[i]).task
+		names[i], numbers[i] = task.ID, task.Token
+	}
+	return binaryForm(textArray(names, nil)), literal(integers(numbers))
+}
+
+func texts(batch []settlement, of func(settlement) string) param {
+	values := make([]string, len(batch))
+	for i := range batch {
+		values[i] = of(batch[i])
+	}
+	return binaryForm(textArray(values, nil))
+}
+
+func infos(batch []settlement) param {
+	values := make([][]byte, len(batch))
+	for i := range batch {
+		values[i] = batch[i].info
+	}
+	return binaryForm(textArray(values, func(i int) bool { return values[i] == nil }))
+}
+
+func delays(batch []settlement) param {
+	return literal(list(len(batch), func(i int) string {
+		if batch[i].delay == nil {
+			return "NULL"
+		}
+		return interval(*batch[i].delay)
+	}))
+}

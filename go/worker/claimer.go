@@ -1,0 +1,183 @@
+package worker
+
+import (
+	"context"
+	"time"
+)
+
+// claimer owns the process's first connection: one claimer for all slots, whatever their number.
+type claimer struct {
+	w         *Worker
+	client    calls
+	recoverAt time.Time
+	purgeAt   time.Time
+	unsure    time.Duration
+}
+
+const (
+	purgeBatch   = 1000
+	recoverEvery = 10 * time.Second
+	purgeEvery   = time.Minute
+	// an idle worker asks again before the database stops notifying it (a minute after its last empty claim)
+	longestPoll = 45 * time.Second
+)
+
+// run claims until the worker drains.
+func (c *claimer) run(ctx context.Context) {
+	defer func() {
+		if c.client.conn != nil {
+			closeNow(c.client.conn)
+		}
+	}()
+	c.purgeAt = time.Now().Add(jitter(purgeEvery, 0, 1))
+	c.recoverAt = time.Now().Add(c.recoverPause())
+	var wait backoff
+	for !c.w.isDraining() && ctx.Err() == nil {
+		pause, err := c.step(ctx)
+		if err != nil {
+			if c.client.conn != nil {
+				closeNow(c.client.conn)
+				c.client.conn = nil
+			}
+			if c.w.mismatch(err) || ctx.Err() != nil {
+				return
+			}
+			c.w.state.failed("claimer", err)
+			c.sleep(ctx, wait.pause(5*time.Second), false)
+			continue
+		}
+		c.w.state.answered("claimer")
+		wait.reset()
+		if pause > 0 {
+			c.sleep(ctx, pause, true)
+		}
+	}
+}
+
+// step does one thing and says how long there is nothing to do.
+func (c *claimer) step(ctx context.Context) (time.Duration, error) {
+	if c.client.conn == nil {
+		return 0, c.connect(ctx)
+	}
+	if err := c.upkeep(ctx); err != nil {
+		return 0, err
+	}
+	free, held := c.w.book.free()
+	if free <= 0 {
+		return longestPoll, nil
+	}
+	sent := now()
+	limited, cancel := context.WithTimeout(ctx, min(max(c.w.cfg.Lease/2, 2*time.Second), 30*time.Second))
+	defer cancel()
+	answer, err := c.client.claim(limited, c.w.id, free, held, c.w.cfg.Lease, c.w.types)
+	if err != nil {
+		return 0, err
+	}
+	c.w.metrics.claims(answer.outcome)
+	if answer.outcome == "claimed" {
+		c.start(answer.tasks, sent)
+	}
+	return c.pause(answer), nil
+}
+
+func (c *claimer) connect(ctx context.Context) error {
+	client, err := c.w.open(ctx, nil)
+	if err != nil {
+		return err
+	}
+	c.client = client
+	limited, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := client.register(limited, c.w); err != nil {
+		return err
+	}
+	c.w.sayStarted()
+	return nil
+}
+
+func (c *claimer) start(tasks []*Task, sent time.Duration) {
+	if now()-sent > c.w.cfg.Lease/2 {
+		return // too old: the next call hands them out again, with a whole lease
+	}
+	for _, task := range tasks {
+		c.w.begin(task, sent)
+	}
+	c.w.link.renewBy(sent + c.w.cfg.Lease/3)
+}
+
+// pause is how long to wait unless a signal comes first.
+func (c *claimer) pause(answer claimAnswer) time.Duration {
+	if answer.outcome != "unsure" {
+		c.unsure = 0
+	}
+	switch answer.outcome {
+	case "full": // others hold the limit: no notification says when they let go
+		return jitter(time.Second, 0.2, 1)
+	case "empty":
+		poll := jitter(min(c.w.cfg.Poll, longestPoll), 0.5, 1)
+		if answer.nextDue != nil {
+			poll = min(poll, max(*answer.nextDue, time.Millisecond))
+		}
+		return poll
+	case "unsure":
+		c.unsure = min(max(c.unsure*2, 10*time.Millisecond), time.Second)
+		return c.unsure
+	case "busy":
+		return jitter(20*time.Millisecond, 0.2, 1)
+	}
+	return 0
+}
+
+// sleep until the time is up, the worker drains, upkeep is due or, if alert, there may be something to claim.
+func (c *claimer) sleep(ctx context.Context, most time.Duration, alert bool) {
+	if until := time.Until(c.recoverAt); alert && until < most {
+		most = max(until, time.Millisecond)
+	}
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	ready, freed := c.w.ready, c.w.book.freed
+	if !alert {
+		ready, freed = nil, nil
+	}
+	select {
+	case <-timer.C:
+	case <-ready:
+	case <-freed:
+	case <-c.w.draining:
+	case <-ctx.Done():
+	}
+}
+
+func (c *claimer) recoverPause() time.Duration {
+	return jitter(min(max(c.w.cfg.Lease/2, 2*time.Second), recoverEvery), 0.5, 1)
+}
+
+// upkeep takes back overdue tasks, also at limit 0 and with every slot busy, and deletes expired ones.
+func (c *claimer) upkeep(ctx context.Context) error {
+	if time.Now().Before(c.recoverAt) {
+		return nil
+	}
+	c.recoverAt = time.Now().Add(c.recoverPause())
+	limited, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	count, err := c.client.recover(limited)
+	if err != nil {
+		return err
+	}
+	if count > 0 {
+		c.w.log.Info("tasks_recovered", "count", count)
+	}
+	if time.Now().Before(c.purgeAt) {
+		return nil
+	}
+	if count, err = c.client.purge(limited, purgeBatch); err != nil {
+		return err
+	}
+	if count > 0 {
+		c.w.log.Info("tasks_purged", "count", count)
+	}
+	if count < purgeBatch { // else more is left: go on with the next upkeep
+		c.purgeAt = time.Now().Add(jitter(purgeEvery, 0.5, 1))
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package worker
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Version is this program's version.
+const Version = "0.1.0"
+
+// Config holds the settings of a worker: the names and defaults of src/taskgate/settings.py.
+type Config struct {
+	DatabaseURL    string
+	Schema         string
+	DatabasePooler bool
+
+	Slots          int
+	Lease          time.Duration
+	Timeout        time.Duration
+	Grace          time.Duration
+	Poll           time.Duration
+	Host           string
+	Port           int // of /healthz and /metrics; -1 is off, 0 takes a free one
+	MaxResultBytes int
+	MaxThrottle    time.Duration
+	LogFormat      string
+
+	OpenAIAPIKey   string
+	OpenAIBaseURL  string
+	LLMModel       string
+	LLMRawResponse bool
+	InlineImages   bool
+	MediaAllow     string
+	MediaMaxBytes  int
+
+	// Types limits the worker to some of its handlers; empty means all of them.
+	Types []string
+}
+
+var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,50}$`)
+
+// FromEnvironment reads the settings from the environment; each may also come from a file that NAME_FILE names.
+// It fails with a ConfigError that says which setting is wrong. Values of secrets are never in it.
+func FromEnvironment() (Config, error) {
+	r := reader{}
+	cfg := Config{
+		DatabaseURL:    r.text("DATABASE_URL", ""),
+		Schema:         r.text("TASKGATE_SCHEMA", "public"),
+		DatabasePooler: r.flag("TASKGATE_DATABASE_POOLER"),
+		Slots:          r.integer("TASKGATE_SLOTS", 20, 1, 100_000),
+		Lease:          r.seconds("TASKGATE_LEASE_SECONDS", 60, 1, 86400),
+		Timeout:        r.seconds("TASKGATE_TIMEOUT_SECONDS", 600, 0.001, 1e9),
+		Grace:          r.seconds("TASKGATE_GRACE_SECONDS", 30, 0, 1e9),
+		Poll:           r.seconds("TASKGATE_POLL_SECONDS", 15, 0.001, 1e9),
+		Host:           r.text("TASKGATE_HOST", "127.0.0.1"),
+		Port:           r.integer("TASKGATE_WORKER_PORT", -1, 0, 65535),
+		MaxResultBytes: r.integer("TASKGATE_MAX_RESULT_BYTES", 10<<20, 1024, math.MaxInt32),
+		MaxThrottle:    r.seconds("TASKGATE_MAX_THROTTLE_SECONDS", 3600, 0, 1e9),
+		LogFormat:      r.choice("TASKGATE_LOG_FORMAT", "auto", "console", "json"),
+		OpenAIAPIKey:   r.text("OPENAI_API_KEY", ""),
+		OpenAIBaseURL:  r.text("OPENAI_BASE_URL", ""),
+		LLMModel:       r.text("TASKGATE_LLM_MODEL", ""),
+		LLMRawResponse: r.flag("TASKGATE_LLM_RAW_RESPONSE"),
+		InlineImages:   r.choice("TASKGATE_IMAGES", "inline", "pass") == "inline",
+		MediaAllow:     r.text("TASKGATE_MEDIA_ALLOW", ""),
+		MediaMaxBytes:  r.integer("TASKGATE_MEDIA_MAX_BYTES", 20<<20, 1024, math.MaxInt32),
+	}
+	if r.err == nil {
+		r.err = cfg.check()
+	}
+	return cfg, r.err
+}
+
+func (c Config) check() error {
+	switch {
+	case c.DatabaseURL == "":
+		return &ConfigError{"DATABASE_URL is not set: give a postgresql:// URL"}
+	case !strings.HasPrefix(c.DatabaseURL, "postgresql://") && !strings.HasPrefix(c.DatabaseURL, "postgres://"):
+		return &ConfigError{"DATABASE_URL must be a postgresql:// URL"}
+	case !schemaName.MatchString(c.Schema):
+		return &ConfigError{"TASKGATE_SCHEMA must be a plain lower-case name: a-z, 0-9 and _, at most 51 characters"}
+	}
+	return nil
+}
+
+// reader reads the environment and keeps the first error.
+type reader struct{ err error }
+
+func (r *reader) fail(name, words string) {
+	if r.err == nil {
+		r.err = &ConfigError{name + " " + words}
+	}
+}
+
+func (r *reader) text(name, fallback string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	path := os.Getenv(name + "_FILE")
+	if path == "" {
+		return fallback
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		r.fail(name+"_FILE", "cannot be read: "+err.Error())
+		return fallback
+	}
+	if value := strings.TrimSpace(string(content)); value != "" {
+		return value
+	}
+	return fallback
+}
+
+func (r *reader) integer(name string, fallback, least, most int) int {
+	value := r.text(name, "")
+	if value == "" {
+		return fallback
+	}
+	number, err := strconv.Atoi(strings.TrimSpace(value))
+	if err != nil || number < least || number > most {
+		r.fail(name, fmt.Sprintf("must be a whole number from %d to %d", least, most))
+		return fallback
+	}
+	return number
+}
+
+func (r *reader) seconds(name string, fallback, least, most float64) time.Duration {
+	number := fallback
+	if value := r.text(name, ""); value != "" {
+		given, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		if err != nil || !(given >= least && given <= most) {
+			r.fail(name, fmt.Sprintf("must be a number of seconds from %g to %g", least, most))
+		} else {
+			number = given
+		}
+	}
+	return time.Duration(number * float64(time.Second))
+}
+
+func (r *reader) flag(name string) bool {
+	switch strings.ToLower(r.text(name, "")) {
+	case "1", "true", "t", "yes", "y", "on":
+		return true
+	case "", "0", "false", "f", "no", "n", "off":
+		return false
+	}
+	r.fail(name, "must be 1 or 0")
+	return false
+}
+
+// choice takes one of the options; the first is the default.
+func (r *reader) choice(name string, options ...string) string {
+	value := r.text(name, options[0])
+	for _, option := range options {
+		if value == option {
+			return value
+		}
+	}
+	r.fail(name, "must be one of "+strings.Join(options, ", "))
+	return options[0]
+}

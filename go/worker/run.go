@@ -1,0 +1,132 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+)
+
+// begin starts one claimed task. sent is when its claim was sent: from then its lease counts.
+func (w *Worker) begin(task *Task, sent time.Duration) {
+	handler := w.handlers[task.Type]
+	if task.Timeout <= 0 && handler != nil {
+		task.Timeout = handler.timeout
+	}
+	if task.Timeout <= 0 {
+		task.Timeout = w.cfg.Timeout
+	}
+	ctx, cancel := context.WithCancelCause(w.base)
+	a := &attempt{task: task, begun: time.Now(), cancel: cancel, endsAt: sent + w.cfg.Lease}
+	if !w.book.add(a) {
+		cancel(nil) // handed out again while it runs here: nothing to do
+		return
+	}
+	if w.isDraining() { // the claim was under way when the signal came
+		w.settle(a, nil, ErrShutdown)
+		cancel(nil)
+		return
+	}
+	task.keep = func(ctx context.Context, checkpoint, progress []byte) error {
+		return w.link.keep(ctx, a, checkpoint, progress)
+	}
+	w.log.Debug("task_claimed", "task_id", task.ID, "task_type", task.Type, "token", task.Token, "attempt", task.Attempt, "waited_seconds", round(task.waited))
+	w.metrics.claimed.Add(1)
+	go w.attempt(ctx, a, handler)
+}
+
+func (w *Worker) attempt(ctx context.Context, a *attempt, handler *registered) {
+	defer a.cancel(nil)
+	var result []byte
+	var err error
+	switch {
+	case now() >= w.book.leaseOf(a)-w.margin: // the machine slept, or was very busy
+		err = ErrLeaseLost
+	case handler == nil:
+		err = Snooze(time.Minute, "this worker has no handler for %q", a.task.Type)
+	default:
+		limited, release := context.WithTimeoutCause(ctx, a.task.Timeout, ErrTimeout)
+		result, err = w.call(limited, a.task, handler.run)
+		// work that was paid for is kept if the database still takes it; a time limit and a cancellation are promises
+		if cause := context.Cause(limited); cause != nil && (err != nil || cause == ErrTimeout || cause == ErrCancelled) {
+			err = fmt.Errorf("%w: %w", stopError{cause}, err)
+		}
+		release()
+	}
+	w.settle(a, result, err)
+}
+
+// stopError says that the handler ended because its context did.
+type stopError struct{ cause error }
+
+func (e stopError) Error() string { return e.cause.Error() }
+func (e stopError) Unwrap() error { return e.cause }
+
+// call runs the handler; a panic of it is an error of the attempt.
+func (w *Worker) call(ctx context.Context, task *Task, run Func) (result []byte, err error) {
+	defer func() {
+		if wrong := recover(); wrong != nil {
+			err = Retry("panic: %v", wrong).WithInfo(map[string]string{"traceback": plain(string(debug.Stack()))})
+		}
+	}()
+	value, err := run(ctx, task)
+	if err != nil {
+		return nil, err
+	}
+	text, err := marshal(value)
+	if err != nil {
+		return nil, Permanent("the handler's result is not JSON: %v", err).WithCode("result_not_json")
+	}
+	if len(text) > w.cfg.MaxResultBytes {
+		return nil, Permanent("the result has %d bytes, more than the %d allowed: make it smaller, or raise TASKGATE_MAX_RESULT_BYTES",
+			len(text), w.cfg.MaxResultBytes).WithCode("result_too_large")
+	}
+	return text, nil
+}
+
+// settle decides what becomes of an attempt whose handler has returned, and sends it on its way.
+func (w *Worker) settle(a *attempt, result []byte, err error) {
+	w.book.mu.Lock()
+	given := a.settles // at the end of a drain the worker does not wait for the handler
+	a.settles = true
+	cause, lost := a.cause, a.lost
+	w.book.mu.Unlock()
+	if given {
+		return
+	}
+	if lost && cause == ErrTimeout { // let go long ago; somebody else may have it
+		w.book.remove(a.task.Token)
+		return
+	}
+	s := settlement{attempt: a, took: time.Since(a.begun)}
+	var steer *TaskError
+	switch {
+	case err == nil:
+		s.verb, s.result = verbComplete, result
+	case errors.Is(err, ErrCancelled):
+		s.verb, s.code, s.text = verbFail, "cancelled", "cancelled"
+	case errors.Is(err, ErrLeaseLost):
+		s.giveBack("lease_lost", "the lease could not be renewed in time")
+		s.quiet = true // already in the log
+		if errors.Is(cause, errStale) {
+			w.book.remove(a.task.Token)
+			return
+		}
+	case errors.Is(err, ErrShutdown):
+		s.giveBack("released", "the worker stopped")
+	case isStop(err, ErrTimeout):
+		s.verb, s.retry, s.code = verbFail, true, "timeout"
+		s.text = fmt.Sprintf("the attempt took longer than %g s", a.task.Timeout.Seconds())
+	case errors.As(err, &steer):
+		s.steer(steer)
+	default:
+		s.verb, s.retry, s.code, s.text = verbFail, true, "handler_error", plain(fmt.Sprintf("%s", err))
+	}
+	w.link.settle(s)
+}
+
+func isStop(err, cause error) bool {
+	var stop stopError
+	return errors.As(err, &stop) && errors.Is(stop.cause, cause)
+}
