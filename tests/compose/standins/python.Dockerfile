@@ -1,0 +1,3 @@
+FROM taskgate-standin-debian
+RUN ln -s /usr/bin/python3 /usr/local/bin/python
+CMD ["python"]

@@ -1,0 +1,100 @@
+"""Recovery and purging beside the real work, through trouble, and what the log says of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+from structlog.testing import capture_logs
+
+from taskgate.protocol.calls import Calls, NewTask
+from taskgate.protocol.connect import Database, connect, pool
+from taskgate.upkeep import DatabaseState, upkeep
+from tests.api.api_process import eventually
+
+
+@pytest.fixture
+async def connection(database: str) -> AsyncIterator[asyncpg.Connection[Any]]:
+    connection = await connect(Database(database), "test")
+    yield connection
+    await connection.close()
+
+
+async def test_recovers_and_purges_until_stopped(database: str, connection: asyncpg.Connection[Any]) -> None:
+    calls = Calls(connection)
+    await calls.enqueue([NewTask(f"old{n}", "llm", "{}") for n in range(2500)] + [NewTask("lost", "llm", "{}")])
+    await connection.execute("SELECT taskgate.cancel(task_id) FROM tasks WHERE task_id LIKE 'old%'")
+    await connection.execute("UPDATE tasks SET expires_at = now() - interval '1 s' WHERE task_id LIKE 'old%'")
+    assert (await calls.claim("gone", 1, [], 0.001, None)).tasks
+    stop = asyncio.Event()
+    with capture_logs() as logs:
+        async with pool(Database(database), "upkeep", size=1) as connections:
+            running = asyncio.create_task(upkeep(Calls(connections), stop, recover_seconds=0.1, purge_seconds=0.1))
+
+            async def done() -> bool:
+                rows = await calls.get(["lost", "old0", "old2499"])
+                return list(rows) == ["lost"] and rows["lost"]["status"] == "pending"
+
+            await eventually(done)
+            stop.set()
+            await asyncio.wait_for(running, 30)
+    assert await connection.fetchval("SELECT count(*) FROM tasks") == 1
+    assert {"event": "tasks_recovered", "count": 1, "component": "upkeep", "log_level": "info"} in logs
+    assert sum(each["count"] for each in logs if each["event"] == "tasks_purged") == 2500
+
+
+async def test_goes_on_after_the_database_was_gone(database: str, connection: asyncpg.Connection[Any]) -> None:
+    name = await connection.fetchval("SELECT current_database()")
+    admin = await connect(Database(database.rsplit("/", 1)[0] + "/postgres"), "test")
+    stop, state = asyncio.Event(), DatabaseState()
+    with capture_logs() as logs:
+        async with pool(Database(database), "upkeep", size=1) as connections:
+            running = asyncio.create_task(
+                upkeep(Calls(connections), stop, state=state, recover_seconds=0.05, purge_seconds=0.05)
+            )
+            await admin.execute(f'ALTER DATABASE "{name}" CONNECTION LIMIT 0')
+            await admin.execute(f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS false')
+            await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
+
+            async def failed() -> bool:
+                return len(logs) >= 2
+
+            await eventually(failed)
+            assert not running.done()
+            await admin.execute(f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1')
+
+            async def works() -> bool:
+                again = await connect(Database(database), "test")
+                calls = Calls(again)
+                await calls.enqueue([NewTask("lost", "llm", "{}")])
+                await calls.claim("gone", 1, [], 0.001, None)
+                await again.close()
+                return True
+
+            await eventually(works)
+            await eventually(lambda: _recovered(logs))
+            stop.set()
+            await asyncio.wait_for(running, 30)
+    await admin.close()
+
+
+async def _recovered(logs: list[Any]) -> bool:
+    return any(each["event"] == "tasks_recovered" for each in logs)
+
+
+async def test_trouble_is_said_once() -> None:
+    state = DatabaseState()
+    with capture_logs() as logs:
+        state.back()
+        for _ in range(3):
+            state.lost(ConnectionRefusedError("no"))
+        assert state.is_lost
+        for _ in range(3):
+            state.back()
+        assert not state.is_lost
+    assert [each["event"] for each in logs] == ["database_lost", "database_back"]
+    assert logs[0]["error"] == "ConnectionRefusedError: no"
+    assert logs[1]["seconds"] >= 0
