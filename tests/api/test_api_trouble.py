@@ -14,6 +14,14 @@ from tests.api.api_process import ApiProcess, eventually
 from tests.api.cut_proxy import CutProxy
 
 BODY = {"prompt": "x"}
+KILL_ALL = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE application_name = 'taskgate api' AND datname = current_database()"
+)
+KILL_WAITING = (
+    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'taskgate api'"
+    " AND datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%enqueue%'"
+)
 
 
 async def all_ids(calls: Calls) -> set[str]:
@@ -41,12 +49,15 @@ async def test_connections_killed_in_mid_batch(
     async with api.client() as client:
         posting = [asyncio.create_task(submit(client)) for _ in range(10)]
         killed = 0
-        for _ in range(20):
+        for turn in range(12):
             before = len(accepted)
-            killed += await connection.fetchval(
-                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-                " WHERE application_name = 'taskgate api' AND datname = current_database() AND state = 'active'"
-            )
+            if turn % 2:
+                # some insert is surely under way, and cannot end before the kill
+                async with connection.transaction():
+                    await connection.execute("LOCK TABLE tasks IN EXCLUSIVE MODE")
+                    killed += await eventually(lambda: connection.fetchval(KILL_WAITING))
+            else:
+                await connection.fetch(KILL_ALL)  # at any moment, that of the commit included
 
             async def went_on(before: int = before) -> bool:
                 return len(accepted) > before + 20
@@ -54,7 +65,7 @@ async def test_connections_killed_in_mid_batch(
             await eventually(went_on)
         stop.set()
         await asyncio.gather(*posting)
-    assert killed > 0
+    assert killed >= 6
     ids = await all_ids(calls)
     assert accepted <= ids
     assert ids <= accepted | uncertain

@@ -45,10 +45,10 @@ async def lookup(context: Context, caller: Caller, task_id: str) -> Any:
     return row if row is not None and _may_see(caller, row) else None
 
 
-async def held(context: Context, caller: Caller, task_id: str, seconds: float) -> Any:
-    """`lookup`, once the task is final or `seconds` are over."""
+async def held(context: Context, caller: Caller, task_id: str, seconds: float, *, is_there: bool = False) -> Any:
+    """`lookup`, once the task is final or `seconds` are over. `is_there`: it was committed a moment ago."""
     try:
-        row = await context.waiter.final(task_id, seconds, lambda row: _may_see(caller, row))
+        row = await context.waiter.final(task_id, seconds, lambda row: _may_see(caller, row), is_there=is_there)
     except LookupFailed:
         raise database_unavailable() from None
     return row if row is not None and _may_see(caller, row) else None

@@ -64,7 +64,7 @@ async def submit(context: Context, scope: Scope, receive: Receive, send: Send, t
     task_id = task.task_id
     if seconds:
         try:
-            row = await while_connected(receive, held(context, caller, task_id, seconds))
+            row = await while_connected(receive, held(context, caller, task_id, seconds, is_there=True))
         except Problem:
             row = None  # the task is committed all the same
         if row is not None and row["status"] in FINAL:

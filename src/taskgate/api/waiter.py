@@ -15,7 +15,7 @@ from typing import Any
 
 import asyncpg
 
-from taskgate.api.lookup import MAX_IDS, Lookup
+from taskgate.api.lookup import MAX_IDS, Lookup, LookupFailed
 from taskgate.protocol.calls import Calls
 from taskgate.protocol.connect import DATABASE_ERRORS
 from taskgate.upkeep import DatabaseState
@@ -68,10 +68,13 @@ class Waiter:
         for task_id in list(self._waiting):
             self._wake(task_id)
 
-    async def final(self, task_id: str, seconds: float, may_see: Callable[[Any], bool]) -> Any:
+    async def final(
+        self, task_id: str, seconds: float, may_see: Callable[[Any], bool], *, is_there: bool = False
+    ) -> Any:
         """The task's record once it is final, or as it is after `seconds`; None if it is not there for the caller.
 
-        Raises LookupFailed. Cancel it when the client is gone.
+        Raises LookupFailed: at once if the database cannot say that there is such a task (`is_there`: we know),
+        else when time is up. Cancel it when the client is gone.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -81,10 +84,17 @@ class Waiter:
             try:
                 if seconds:
                     await self._ask_for_notifications()
-                row = await self._lookup.get(task_id)
-                left = deadline - time.monotonic()
-                if row is None or not may_see(row) or row["status"] in FINAL or left <= 0 or self._released:
-                    return row
+                try:
+                    row = await self._lookup.get(task_id)
+                except LookupFailed:
+                    left = min(deadline - time.monotonic(), POLL_SECONDS)
+                    if not is_there or left <= 0 or self._released:
+                        raise
+                else:
+                    left = deadline - time.monotonic()
+                    if row is None or not may_see(row) or row["status"] in FINAL or left <= 0 or self._released:
+                        return row
+                    is_there = True
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(woken, left)
             finally:
