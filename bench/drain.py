@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import resource
+import shlex
 import shutil
 import sys
 import tempfile
@@ -28,8 +30,9 @@ from taskgate.settings import Settings
 
 SERVER = {"shared_buffers": "256MB", "max_wal_size": "4GB", "checkpoint_timeout": "15min"}
 ENQUEUE = """
-SELECT count(*) FROM taskgate.enqueue(
-    array_fill(NULL::text, ARRAY[$1::integer]), array_fill('noop'::text, ARRAY[$1::integer]), array_fill('{"n": 1}'::text, ARRAY[$1::integer]))
+WITH n AS (SELECT ARRAY[$1::integer] AS size)
+SELECT count(*) FROM n CROSS JOIN LATERAL taskgate.enqueue(
+    array_fill(NULL::text, size), array_fill('noop'::text, size), array_fill('{"n": 1}'::text, size))
 """
 RATE = """
 SELECT count(*) AS tasks, extract(epoch FROM max(finished_at) - min(started_at))::float8 AS seconds,
@@ -38,8 +41,14 @@ FROM tasks WHERE task_type = 'noop'
 """
 
 
-async def drain(dsn: str, tasks: int, slots: int, limit: int, deadline: float = 600.0) -> float:
-    """Enqueue, run one worker until the table is drained; answers tasks a second. Raises if a task went wrong."""
+async def drain(
+    dsn: str, tasks: int, slots: int, limit: int, deadline: float = 600.0, worker_command: str = ""
+) -> tuple[float, float]:
+    """Enqueue, run one worker until the table is drained.
+
+    Answers tasks a second, and CPU seconds of the worker a task (its start-up included). Raises RuntimeError if a
+    task went wrong.
+    """
     database = Database(dsn)
     connection = await connect(database, "bench drain")
     try:
@@ -51,7 +60,10 @@ async def drain(dsn: str, tasks: int, slots: int, limit: int, deadline: float = 
         await connection.execute("VACUUM ANALYZE tasks")
         await connection.execute("CHECKPOINT")
         environment = os.environ | {"DATABASE_URL": dsn, "TASKGATE_SLOTS": str(slots), "TASKGATE_LOG_FORMAT": "json"}
-        command = [sys.executable, "-m", "taskgate.worker", "--app", "bench.noop:handlers", "--types", "noop"]
+        command = shlex.split(worker_command) or [
+            *(sys.executable, "-m", "taskgate.worker", "--app", "bench.noop:handlers", "--types", "noop")
+        ]
+        cpu = _cpu_of_children()
         worker = ChildProcess(command, env=environment, output=sys.stderr.fileno())
         try:
             await _drained(connection, deadline)
@@ -60,9 +72,15 @@ async def drain(dsn: str, tasks: int, slots: int, limit: int, deadline: float = 
         row = await connection.fetchrow(RATE)
         if row["wrong"] or row["tasks"] != tasks:
             raise RuntimeError(f"{row['wrong']} of {row['tasks']} tasks did not complete at their first attempt")
-        return tasks / float(row["seconds"])
+        return tasks / float(row["seconds"]), (_cpu_of_children() - cpu) / tasks
     finally:
         await connection.close()
+
+
+def _cpu_of_children() -> float:
+    """CPU seconds of child processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 async def _drained(connection: asyncpg.Connection[asyncpg.Record], deadline: float) -> None:
@@ -78,6 +96,9 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=100_000)
     parser.add_argument("--slots", type=int, default=400)
     parser.add_argument("--limit", type=int, default=None, help="the fleet's limit; as many as slots when not given")
+    parser.add_argument(
+        "--worker", default="", metavar="COMMAND", help="another worker of type noop, such as a built go/internal/noop"
+    )
     parser.add_argument("--runs", type=int, default=3)
     given = parser.parse_args()
     limit = given.limit if given.limit is not None else given.slots
@@ -86,12 +107,16 @@ def main() -> None:
     try:
         with EmbeddedPostgres(folder, port=0, settings=SERVER) as server:
             migrate(server.dsn, configured=Settings(database_url=server.dsn).fleet_values())
-            rates = [asyncio.run(drain(server.dsn, given.tasks, given.slots, limit)) for _ in range(given.runs)]
+            rates = [
+                asyncio.run(drain(server.dsn, given.tasks, given.slots, limit, worker_command=given.worker))
+                for _ in range(given.runs)
+            ]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    for rate in rates:
-        print(f"slots={given.slots} limit={limit} tasks={given.tasks} rate={rate:,.0f}/s")
-    print(f"median={sorted(rates)[len(rates) // 2]:,.0f}/s")
+    for rate, cpu in rates:
+        print(f"slots={given.slots} limit={limit} tasks={given.tasks} rate={rate:,.0f}/s", end=" ")
+        print(f"worker_cpu={cpu * 1e6:.0f}us/task")
+    print(f"median={sorted(rates)[len(rates) // 2][0]:,.0f}/s")
 
 
 if __name__ == "__main__":

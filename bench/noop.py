@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from taskgate import Handlers, Task
 
 handlers = Handlers()
 
 
 @handlers.handler("noop")
-async def noop(task: Task) -> None:
+async def noop(task: Task[Any]) -> None:
     """Nothing at all."""

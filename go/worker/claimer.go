@@ -96,7 +96,7 @@ func (c *claimer) connect(ctx context.Context) error {
 }
 
 func (c *claimer) start(tasks []*Task, sent time.Duration) {
-	if now()-sent > c.w.cfg.Lease/2 {
+	if now()-sent > c.w.cfg.Lease/2 && !c.w.isDraining() {
 		return // too old: the next call hands them out again, with a whole lease
 	}
 	for _, task := range tasks {
