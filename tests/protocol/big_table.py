@@ -28,29 +28,35 @@ def fill(connection: psycopg.Connection[dict[str, Any]]) -> None:
     indexes = connection.execute(SECONDARY_INDEXES.encode()).fetchall()
     for index in indexes:
         connection.execute(f"DROP INDEX {index['name']}".encode())
-    connection.execute(f"""
+    connection.execute(
+        f"""
         INSERT INTO tasks (task_id, status, task_type, request, result, attempts, created_at, seq, claim_token,
                            settled_token, started_at, finished_at, expires_at)
-        SELECT 'finished-' || lpad(i::text, 9, '0'), 'completed', 'llm', '{{}}', '{{}}', 1, now() - interval '1 day', i, i,
-               i, now(), now(), now() + interval '1 day'
+        SELECT 'finished-' || lpad(i::text, 9, '0'), 'completed', 'llm', '{{}}', '{{}}', 1,
+               now() - interval '1 day', i, i, i, now(), now(), now() + interval '1 day'
         FROM generate_series(1, {FINISHED}) i
-    """.encode())
+    """.encode()
+    )
     for index in indexes:
         connection.execute(index["definition"].encode())
     connection.execute("SELECT setval('claim_token_seq', 10000000), setval('task_seq', 10000000)")
     connection.execute("VACUUM ANALYZE tasks")
-    connection.execute(f"""
+    connection.execute(
+        f"""
         INSERT INTO tasks (task_id, status, task_type, request, created_at, seq, run_at)
         SELECT 'churned-' || lpad(i::text, 9, '0'), 'pending', 'llm', '{{}}', now() - interval '1 hour', 2000000 + i,
                CASE WHEN i % 2 = 0 THEN now() - interval '1 hour' END
         FROM generate_series(1, {CHURNED}) i
-    """.encode())
-    connection.execute(f"""
+    """.encode()
+    )
+    connection.execute(
+        f"""
         INSERT INTO tasks (task_id, status, task_type, request, created_at, seq, run_at)
         SELECT 'pending-' || lpad(i::text, 9, '0'), 'pending', 'llm', '{{}}', now() - interval '1 minute', 3000000 + i,
                CASE WHEN i % 10 = 0 THEN now() - interval '1 minute' + i * interval '1 microsecond' END
         FROM generate_series(1, {PENDING}) i
-    """.encode())
+    """.encode()
+    )
     connection.execute(LATER)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+
 from taskgate.local.postgres import EmbeddedPostgres
 from tests.conftest import SPEED, make_folder
 from tests.protocol.origin import OriginWorker

@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
+
 from tests.protocol.origin import LOCK, OriginWorker
 from tests.protocol.tools import Db, until
 
@@ -173,7 +174,12 @@ def test_a_failure_of_the_origin_can_be_retried_and_is_told(db: Db, origin: Orig
     origin.claim()
     assert origin.fail("a", "no luck") == 1
     task = db.task("a")
-    assert (task["status"], task["error"], task["error_code"], task["locked_until"]) == ("failed", "no luck", None, None)
+    assert (task["status"], task["error"], task["error_code"], task["locked_until"]) == (
+        "failed",
+        "no luck",
+        None,
+        None,
+    )
     assert [(h["outcome"], h["error"]) for h in db.history("a")] == [("failed", "no luck")]
     assert db.retry("a") == "done"
     assert origin.claim() == "a"
@@ -202,7 +208,12 @@ def test_cancel_holds_for_a_task_that_the_origin_runs(db: Db, origin: OriginWork
         db.age(120)
         origin.claim()
     task = db.task("a")
-    assert (task["status"], task["error"], task["error_code"], task["result"]) == ("failed", "cancelled", "cancelled", None)
+    assert (task["status"], task["error"], task["error_code"], task["result"]) == (
+        "failed",
+        "cancelled",
+        "cancelled",
+        None,
+    )
     assert [h["outcome"] for h in db.history("a")] == ["cancelled"]
 
 

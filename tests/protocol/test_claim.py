@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from tests.protocol.tools import Background, Db, until, waits_for_lock
 
 from taskgate.protocol.calls import INLINE_BYTES, Calls
+from tests.protocol.tools import Background, Db, until, waits_for_lock
 
 
 def test_two_claims_held_open_do_not_exceed_the_limit(db: Db) -> None:
@@ -77,8 +77,8 @@ def test_busy_after_a_second(db: Db) -> None:
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 @pytest.mark.parametrize("call", ["claim('w', 1)", "recover()"])
 def test_another_isolation_level_is_refused(db: Db, level: str, call: str) -> None:
-    with pytest.raises(psycopg.errors.FeatureNotSupported, match="READ COMMITTED"), db.connection.transaction():
-        db.run(f"SET TRANSACTION ISOLATION LEVEL {level}")
+    db.run(f"SET default_transaction_isolation = '{level.lower()}'")
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="READ COMMITTED"):
         db.run(f"SELECT {call}")
 
 

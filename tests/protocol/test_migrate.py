@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
+
 from taskgate.protocol import migrate as module
 from taskgate.protocol.migrate import MigrationError, migrate
 from taskgate.protocol.version import SCHEMA_VERSION
@@ -19,10 +20,24 @@ from tests.protocol.tools import Background, Db, until
 SHAPE = """
     SELECT 'column', table_schema, table_name, column_name, data_type FROM information_schema.columns
     WHERE table_schema NOT IN ('pg_catalog', 'information_schema') AND table_name NOT LIKE '%yoyo%'
-    UNION ALL SELECT 'index', schemaname, tablename, indexname, indexdef FROM pg_indexes WHERE schemaname !~ '^pg_' AND tablename NOT LIKE '%yoyo%'
-    UNION ALL SELECT 'trigger', event_object_schema, event_object_table, trigger_name, action_statement FROM information_schema.triggers
+    UNION ALL SELECT 'index', schemaname, tablename, indexname, indexdef FROM pg_indexes
+    WHERE schemaname !~ '^pg_' AND tablename NOT LIKE '%yoyo%'
+    UNION ALL SELECT 'trigger', event_object_schema, event_object_table, trigger_name, action_statement
+    FROM information_schema.triggers
     UNION ALL SELECT 'schema', nspname, '', '', '' FROM pg_namespace WHERE nspname !~ '^pg_'
     ORDER BY 1, 2, 3, 4, 5
+"""
+
+IN_EVERY_STATE = """
+    INSERT INTO tasks (task_id, status, task_type, request)
+        SELECT 'old' || lpad(i::text, 4, '0'), 'pending', 'llm', '{{}}' FROM generate_series(1, {old}) i;
+    INSERT INTO tasks (task_id, status, result)
+        SELECT 'done' || i, 'completed', '{{"x": 1}}' FROM generate_series(1, 50) i;
+    INSERT INTO tasks (task_id, status, error)
+        SELECT 'bad' || i, 'failed', 'worker timeout' FROM generate_series(1, 50) i;
+    INSERT INTO tasks (task_id, status) VALUES ('null pending', 'pending'), ('null running', 'running');
+    INSERT INTO tasks (task_id, status, task_type, request, attempts, locked_until)
+        VALUES ('dead', 'running', 'llm', '{{}}', 1, now() + interval '2 s');
 """
 
 
@@ -76,7 +91,9 @@ def test_a_second_schema_beside_the_first(empty_database: str) -> None:
         second.enqueue("c")
         assert second.claim("v").ids == ["c"]
         assert first.value("SELECT count(*) FROM public.tasks") == 1
-        second.run("INSERT INTO second.tasks (task_id, status, task_type, request) VALUES ('d', 'pending', 'llm', '{}')")
+        second.run(
+            "INSERT INTO second.tasks (task_id, status, task_type, request) VALUES ('d', 'pending', 'llm', '{}')"
+        )
         assert second.claim("u").ids == ["d"]
 
 
@@ -162,17 +179,10 @@ def test_an_origin_table_in_use_is_adopted(empty_database: str) -> None:
     limit, old, new = 5, 400, 300
     make_origin_table(empty_database)
     first = origin_worker(empty_database)
-    for statement in (
-        f"INSERT INTO tasks (task_id, status, task_type, request) SELECT 'old' || lpad(i::text, 4, '0'), 'pending', 'llm', '{{}}' FROM generate_series(1, {old}) i",
-        "INSERT INTO tasks (task_id, status, result) SELECT 'done' || i, 'completed', '{\"x\": 1}' FROM generate_series(1, 50) i",
-        "INSERT INTO tasks (task_id, status, error) SELECT 'bad' || i, 'failed', 'worker timeout' FROM generate_series(1, 50) i",
-        "INSERT INTO tasks (task_id, status) VALUES ('null pending', 'pending'), ('null running', 'running')",
-        "INSERT INTO tasks (task_id, status, task_type, request, attempts, locked_until) VALUES ('dead', 'running', 'llm', '{}', 1, now() + interval '2 s')",
-    ):
-        first.connection.execute(statement.encode())
+    first.connection.execute(IN_EVERY_STATE.format(old=old).encode())
 
     held, most, done = 0, 0, Counter[str]()
-    guard, over = threading.Lock(), threading.Event()
+    guard, over, joined = threading.Lock(), threading.Event(), threading.Event()
 
     def took(change: int, task_id: str | None = None) -> None:
         nonlocal held, most
@@ -205,6 +215,8 @@ def test_an_origin_table_in_use_is_adopted(empty_database: str) -> None:
         for i in range(new):
             worker.insert(f"new{i:04}")
             time.sleep(0.005)
+            if i == new // 2:
+                joined.wait()  # the rest is for all of them
         worker.close()
 
     def our_loop(name: str) -> Callable[[], None]:
@@ -226,12 +238,14 @@ def test_an_origin_table_in_use_is_adopted(empty_database: str) -> None:
     threads = [Background(origin_loop), Background(origin_loop), Background(producer_loop)]
     until(lambda: sum(done.values()) > 10, "the origin is at work")
     migrate(empty_database, configured={"max_concurrent": limit})
-    at_migrate = sum(done.values())
     threads += [Background(our_loop("x")), Background(our_loop("y"))]
+    joined.set()
     with Db(empty_database) as db:
         until(
-            lambda: db.value("SELECT count(*) FROM tasks WHERE task_id ~ '^(old|new|dead)' AND status = 'completed'")
-            == old + new + 1,
+            lambda: (
+                db.value("SELECT count(*) FROM tasks WHERE task_id ~ '^(old|new|dead)' AND status = 'completed'")
+                == old + new + 1
+            ),
             "every task is completed",
             120,
         )
@@ -241,7 +255,6 @@ def test_an_origin_table_in_use_is_adopted(empty_database: str) -> None:
         assert most <= limit
         assert max(done.values()) == 1
         assert sum(done.values()) == old + new + 1
-        assert at_migrate < old
         by = Counter(
             row["by"] for row in db.run("SELECT result ->> 'by' AS by FROM tasks WHERE task_id ~ '^(old|new|dead)'")
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+
 from taskgate.local.postgres import EmbeddedPostgres
 from taskgate.protocol.migrate import migrate
 from tests.protocol import big_table, plans
@@ -94,9 +95,10 @@ def test_every_call_is_bounded(guard: Guard, statistics: str) -> None:
     assert again == [("already",)] * 4
     fail = "SELECT outcome FROM fail(%s, %s, %s, %s, NULL, %s, NULL)"
     for part in (slice(4, 6), slice(6, 8)):
-        assert guard.call(
-            600, KEY, fail, ids[part], tokens[part], ["e"] * 2, ["c"] * 2, [part.start == 4] * 2
-        ) == [("done",)] * 2
+        assert (
+            guard.call(600, KEY, fail, ids[part], tokens[part], ["e"] * 2, ["c"] * 2, [part.start == 4] * 2)
+            == [("done",)] * 2
+        )
     release = "SELECT outcome FROM release(%s, %s, NULL, NULL, NULL, NULL)"
     assert guard.call(600, KEY, release, ids[8:10], tokens[8:10]) == [("done",)] * 2
     guard.call(100, KEY, "SELECT checkpoint(%s, %s, '{}')", ids[10], tokens[10])

@@ -19,7 +19,7 @@ def test_recovery_waits_a_margin_beyond_the_lease(db: Db) -> None:
     assert db.recover() == 1
     task = db.task("a")
     assert (task["status"], task["worker_id"], task["locked_until"]) == ("pending", None, None)
-    assert [(h["outcome"], h["error"]) for h in db.history("a")][0] == ("lost", "worker timeout")
+    assert [(h["outcome"], h["error"]) for h in db.history("a")] == [("lost", "worker timeout")]
 
 
 def test_the_last_attempt_ends_with_worker_timeout(db: Db) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from tests.protocol.tools import Background, Db
+
+from tests.protocol.tools import Db
 
 Settle = Callable[[Db, tuple[str, int]], list[str]]
 VERBS: dict[str, Settle] = {
@@ -71,7 +72,7 @@ def test_a_batch_answers_row_by_row_and_empty_ones_are_fine(db: Db, verb: str) -
     db.enqueue("a", "b")
     a, b = db.claim("w", 2).pairs
     db.complete(a)
-    calls = {
+    calls: dict[str, Callable[..., list[str]]] = {
         "complete": db.complete,
         "fail": db.fail,
         "fail and retry": lambda *pairs: db.fail(*pairs, retry=True),
@@ -189,7 +190,12 @@ def test_a_task_whose_cancellation_was_asked_for_ends_cancelled(db: Db, verb: st
     assert db.cancel("a") == "cancelling"
     assert VERBS[verb](db, pair) == ["done"]
     task = db.task("a")
-    assert (task["status"], task["error"], task["error_code"], task["result"]) == ("failed", "cancelled", "cancelled", None)
+    assert (task["status"], task["error"], task["error_code"], task["result"]) == (
+        "failed",
+        "cancelled",
+        "cancelled",
+        None,
+    )
     assert task["expires_at"] is not None
     assert [h["outcome"] for h in db.history("a")] == ["cancelled"]
     assert VERBS[verb](db, pair) == ["already"]
@@ -252,68 +258,3 @@ def test_a_checkpoint_survives_every_way_back_to_the_queue(db: Db) -> None:
     db.run("SELECT checkpoint('a', %s, NULL, '{\"percent\": 5}')", row["token"])
     db.release(("a", row["token"]))
     assert db.claim().rows[0]["checkpoint"] == {"step": 2}, "the last one"
-
-
-def test_batches_that_overlap_do_not_deadlock(db: Db) -> None:
-    """The same tasks, in opposite orders, renewed, settled and recovered at once by four connections."""
-    ids = [f"t{i:03}" for i in range(60)]
-    db.set_limit(1000)
-    db.run("SET deadlock_timeout = '20ms'")
-    db.run("UPDATE settings SET max_attempts = 1000")
-    db.enqueue(*ids)
-
-    def each(act: Callable[[Db, list[tuple[str, int]]], object]) -> Callable[[], None]:
-        def go() -> None:
-            with db.another() as mine:
-                mine.run("SET deadlock_timeout = '20ms'")
-                for _ in range(25):
-                    rows = mine.run("SELECT task_id, claim_token FROM tasks WHERE status = 'running'")
-                    pairs = [(row["task_id"], row["claim_token"]) for row in rows]
-                    act(mine, pairs)
-
-        return go
-
-    acts = (
-        lambda mine, pairs: mine.renew(*pairs),
-        lambda mine, pairs: mine.renew(*reversed(pairs)),
-        lambda mine, pairs: mine.fail(*reversed(pairs[::2]), retry=True, delay=0),
-        lambda mine, pairs: mine.release(*pairs[::3]),
-        lambda mine, pairs: mine.complete(*reversed(pairs[1:3])),
-        lambda mine, pairs: mine.claim("other", 40, types=["llm"]),
-        lambda mine, pairs: mine.recover(),
-    )
-    db.claim("w", 60)
-    for thread in [Background(each(act)) for act in acts]:
-        thread.result()
-
-
-def test_enqueue_tells_of_ids_that_are_taken(db: Db) -> None:
-    assert db.enqueue("a", "b") == ["done", "done"]
-    assert db.enqueue("b", "c", "c", request='{"other": 1}') == ["exists", "done", "exists"]
-    assert db.task("b")["request"] == {}
-    rows = db.run("SELECT * FROM enqueue(ARRAY[NULL, NULL], ARRAY['llm', 'llm'], ARRAY['1', '2'])")
-    assert len({row["task_id"] for row in rows}) == 2
-    assert all(row["task_id"][14] == "7" for row in rows)
-    assert db.run("SELECT * FROM enqueue('{}', '{}', '{}')") == []
-
-
-def test_two_batches_that_share_ids_in_opposite_order_do_not_deadlock(db: Db) -> None:
-    with db.another() as second, second.connection.transaction():
-        second.enqueue("m")
-        both = [Background(lambda ids=ids: db.another().enqueue(*ids)) for ids in (("a", "m", "z"), ("z", "m", "a"))]
-        third = Background(lambda: db.another().enqueue("b", "z"))
-    outcomes = [each.result() for each in both]
-    assert sorted(sum(outcomes, []) + third.result()).count("exists") == 5
-    assert db.value("SELECT count(*) FROM tasks") == 4
-
-
-def test_the_order_of_keys_is_kept_until_somebody_changes_the_request(db: Db) -> None:
-    text = '{"reasoning": 1, "answer": 2, "a": 3}'
-    db.run("SELECT enqueue(ARRAY['raw', 'plain'], ARRAY['llm', 'llm'], ARRAY[%s, %s], ARRAY[true, false])", text, text)
-    raw, plain = db.claim("w", 2).rows
-    assert raw["request"] == text
-    assert plain["request"] == '{"a": 3, "answer": 2, "reasoning": 1}'
-    db.release(*[(row["task_id"], row["token"]) for row in (raw, plain)])
-    db.run("UPDATE tasks SET request = '{\"b\": 1}' WHERE task_id = 'raw'")
-    assert db.task("raw")["request_raw"] is None
-    assert db.claim("w", 1).rows[0]["request"] == '{"b": 1}'

@@ -40,6 +40,7 @@ class Db:
 
     def __init__(self, dsn: str, *, schema: str = "public", functions: str = "taskgate", name: str = "test") -> None:
         self.dsn, self.schema, self.functions = dsn, schema, functions
+        self._others: list[Db] = []
         self.connection: psycopg.Connection[dict[str, Any]] = psycopg.connect(
             dsn, autocommit=True, row_factory=dict_row, application_name=name
         )
@@ -52,10 +53,15 @@ class Db:
         self.close()
 
     def close(self) -> None:
+        for other in self._others:
+            other.close()
         self.connection.close()
 
     def another(self) -> Db:
-        return Db(self.dsn, schema=self.schema, functions=self.functions)
+        """One more connection; closed with this one at the latest."""
+        more = Db(self.dsn, schema=self.schema, functions=self.functions)
+        self._others.append(more)
+        return more
 
     def run(self, statement: str, *values: Any) -> list[dict[str, Any]]:
         cursor = self.connection.execute(statement.encode(), values)
@@ -104,9 +110,7 @@ class Db:
         return self._verdicts("complete", pairs, [result] * len(pairs))
 
     def _verdicts(self, verb: str, pairs: Sequence[tuple[str, int]], values: list[str]) -> list[str]:
-        rows = self.run(
-            f"SELECT * FROM {verb}(%s, %s, %s)", [i for i, _ in pairs], [t for _, t in pairs], values
-        )
+        rows = self.run(f"SELECT * FROM {verb}(%s, %s, %s)", [i for i, _ in pairs], [t for _, t in pairs], values)
         assert [(row["task_id"], row["token"]) for row in rows] == list(pairs), "one answer a row, in order"
         return [row["outcome"] for row in rows]
 
@@ -204,7 +208,8 @@ class Db:
         self.run(f"UPDATE server_epoch SET seen_at = seen_at - {step}")
         self.run(
             f"UPDATE claim_ledger SET swept_at = swept_at - {step}, due_marks ="
-            f" (SELECT coalesce(array_agg(m - {step} ORDER BY o), '{{}}') FROM unnest(due_marks) WITH ORDINALITY u (m, o))"
+            f" (SELECT coalesce(array_agg(m - {step} ORDER BY o), '{{}}')"
+            " FROM unnest(due_marks) WITH ORDINALITY u (m, o))"
             " WHERE id = (SELECT max(id) FROM claim_ledger)"
         )
 
@@ -232,16 +237,16 @@ def until(condition: Callable[[], Any], what: str, deadline: float = DEADLINE) -
 
 def waits_for_lock(db: Db, pid: int) -> Callable[[], bool]:
     """Whether that session waits for a lock."""
-    return lambda: bool(
-        db.run("SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'", pid)
-    )
+    return lambda: bool(db.run("SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'", pid))
 
 
 class Background:
     """Runs a call in a thread; `result()` waits for it and passes its error on."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
-        self._call, self._value, self._error = call, None, None
+        self._call = call
+        self._value: Any = None
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 

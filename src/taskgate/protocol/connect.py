@@ -19,7 +19,7 @@ DATABASE_ERRORS = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyn
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Where the tasks are: a postgresql:// URL, the table's schema, and whether a transaction-mode pooler is between."""
+    """Where the tasks are: a postgresql:// URL, the table's schema, whether a transaction-mode pooler is between."""
 
     url: str
     schema: str = "public"

@@ -24,7 +24,8 @@ def check_version(version: int | None) -> None:
         raise SchemaMismatch("the database has no taskgate schema: run `taskgate migrate`")
     if version < OLDEST_SCHEMA:
         raise SchemaMismatch(
-            f"the database has schema version {version}, this program needs {OLDEST_SCHEMA} or newer: run `taskgate migrate`"
+            f"the database has schema version {version}, this program needs {OLDEST_SCHEMA} or newer:"
+            " run `taskgate migrate`"
         )
     if version > NEWEST_SCHEMA:
         raise SchemaMismatch(

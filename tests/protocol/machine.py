@@ -1,0 +1,309 @@
+"""The steps of a random walk over the SQL functions, SQL-only citizens among them, and what must hold after each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.protocol.origin import OriginWorker
+from tests.protocol.tools import Db
+
+MAX_ATTEMPTS = 3
+LEASE = 60.0
+CLEAN = """
+    TRUNCATE tasks, claim_ledger CASCADE; UPDATE settings SET max_concurrent = 2;
+    UPDATE server_epoch SET seen_at = '-infinity'
+"""
+LOOK = """
+    SELECT task_id, status, priority, attempts, claim_token, settled_token, worker_id, result, error, run_at,
+           started_at, finished_at, expires_at,
+           status = 'running' AND locked_until > clock_timestamp() + interval '1 second' AS alive,
+           status = 'running' AND locked_until < clock_timestamp() - interval '2 seconds' AS dead,
+           status = 'pending' AND (run_at IS NULL OR run_at < clock_timestamp()) AS ready
+    FROM tasks
+"""
+LEDGER = """
+    SELECT count(*) FROM tasks t WHERE t.status = 'running' AND NOT EXISTS (
+        SELECT FROM last_ledger() l WHERE t.claim_token = ANY (l.live) OR t.claim_token > l.max_token)
+"""
+Pair = tuple[str, int]
+Row = dict[str, Any]
+
+workers = st.integers(0, 2)
+origins = st.integers(0, 1)
+pick = st.integers(0, 1000)
+
+
+class Machine(RuleBasedStateMachine):
+    """Three workers of ours and two of the origin. Each believes what it was told, long after it is true."""
+
+    def __init__(self, db: Db, origin_workers: list[OriginWorker]) -> None:
+        super().__init__()
+        self.db, self.origins = db, origin_workers
+        db.connection.execute(CLEAN.encode())
+        self.limit = 2
+        self.ids: set[str] = set()
+        self.made = 0
+        self.believed: list[list[Pair]] = [[], [], []]
+        self.told: list[list[Pair]] = [[], [], []]  # believed, and not settled yet: what `held` names
+        self.origin_believes: list[list[str]] = [[], []]
+        self.owner: dict[str, int | str] = {}  # a token of ours, or "origin 0"
+        self.settled: set[Pair] = set()
+        self.results: dict[str, Any] = {}
+        self.cancelled: set[str] = set()
+        self.token_of: dict[int, str] = {}
+        self.highest = int(db.value("SELECT last_value FROM claim_token_seq"))
+        self.before: dict[str, Row] = {}
+        self.rows: dict[str, Row] = {}
+        self.may_end: set[str] = set()  # tasks that this step was allowed to take from their owner
+        self.claimed: set[str] = set()
+
+    # the steps
+
+    @rule(count=st.integers(1, 3), priority=st.integers(0, 9), delay=st.sampled_from([0, 0, 0, 40]))
+    def enqueue(self, count: int, priority: int, delay: int) -> None:
+        ids = [self._new_id() for _ in range(count)]
+        options = f'{{"priority": {priority}' + (f', "delay_seconds": {delay}}}' if delay else "}")
+        assert self.db.enqueue(*ids, options=options) == ["done"] * count
+        assert self.db.enqueue(ids[0]) == ["exists"]
+        self.ids.update(ids)
+
+    @rule(worker=origins)
+    def origin_enqueue(self, worker: int) -> None:
+        task_id = self._new_id()
+        self.origins[worker].insert(task_id)
+        self.ids.add(task_id)
+
+    @rule(worker=workers, slots=st.integers(0, 4), lost=st.booleans())
+    def claim(self, worker: int, slots: int, lost: bool) -> None:
+        held = [token for _, token in self.told[worker]]
+        self._look()
+        answer = self.db.claim(f"w{worker}", slots, held, lease=LEASE)
+        again = [r for r in answer.rows if r["outcome"] == "again"]
+        fresh = [r for r in answer.rows if r["outcome"] == "claimed"]
+        for row in again:
+            assert row["token"] not in held
+            assert self.owner[row["task_id"]] == row["token"], "only what is its own comes again"
+        for row in fresh:
+            assert row["token"] > self.highest, "tokens rise"
+            assert not self.before[row["task_id"]]["alive"], "nobody's live task is taken"
+            self._claimed(row["task_id"], row["token"])
+        self.highest = max([self.highest, *(r["token"] for r in fresh)])
+        if not lost:
+            self.believed[worker] += answer.pairs
+            self.told[worker] += answer.pairs
+        after = self._look()
+        running = sum(r["status"] == "running" for r in after.values())
+        free = min(slots - len(again), self.limit - sum(r["status"] == "running" for r in after.values()) + len(fresh))
+        waiting = [r for r in after.values() if r["ready"]]
+        if fresh:
+            lowest = min(self.before[r["task_id"]]["priority"] for r in fresh)
+            assert all(r["priority"] <= lowest for r in waiting), "priorities first"
+        if answer.outcome == "full":
+            assert slots == 0 or running >= self.limit
+        elif answer.outcome in ("empty", "unsure"):
+            assert not waiting, "nothing is hidden"
+        elif len(fresh) < free:
+            assert not waiting, "as many as there is room for"
+
+    @rule(worker=workers, slots=st.integers(1, 4))
+    def claim_that_is_rolled_back(self, worker: int, slots: int) -> None:
+        before = self._look()
+        with self.db.connection.transaction(force_rollback=True):
+            answer = self.db.claim(f"w{worker}", slots, [token for _, token in self.told[worker]])
+            self.highest = max([self.highest, *answer.tokens])
+        assert {i: r["claim_token"] for i, r in self._look().items()} == {
+            i: r["claim_token"] for i, r in before.items()
+        }
+
+    @rule(
+        worker=workers,
+        which=pick,
+        verb=st.sampled_from(["complete", "fail", "retry", "release", "renew", "checkpoint"]),
+    )
+    def settle(self, worker: int, which: int, verb: str) -> None:
+        if not self.believed[worker]:
+            return
+        pair = self.believed[worker][which % len(self.believed[worker])]
+        task_id, token = pair
+        row = self._look().get(task_id)
+        mine = self.owner.get(task_id) == token
+        verdict = self._settle(verb, pair)
+        if verb in ("renew", "checkpoint"):
+            assert (verdict in ("done", "cancel")) == mine, (verb, verdict)
+            if verb == "renew" and mine:
+                assert (verdict == "cancel") == (task_id in self.cancelled)
+            return
+        if pair in self.told[worker]:
+            self.told[worker].remove(pair)
+        if mine:
+            assert verdict == "done", "the holder's own write is taken, even late, if nobody took the task meanwhile"
+            self.settled.add(pair)
+            self.owner.pop(task_id, None)
+            if verb == "complete" and task_id not in self.cancelled:
+                self.results[task_id] = {"token": token}
+        else:
+            assert verdict == ("already" if pair in self.settled else "stale") or (
+                pair in self.settled and verdict == "stale" and task_id not in self.rows
+            )
+            assert self._look().get(task_id) == row, "a stale write changes nothing"
+
+    @rule(worker=origins)
+    def origin_claim(self, worker: int) -> None:
+        before = self._look()
+        self.origins[worker].limit = self.limit
+        task_id = self.origins[worker].claim()
+        self.may_end |= {i for i, r in before.items() if not r["alive"]}
+        if task_id is not None:
+            assert not before[task_id]["alive"]
+            self.origin_believes[worker].append(task_id)
+            self._claimed(task_id, f"origin {worker}")
+
+    @rule(worker=origins, which=pick, well=st.booleans())
+    def origin_settle(self, worker: int, which: int, well: bool) -> None:
+        if not self.origin_believes[worker]:
+            return
+        task_id = self.origin_believes[worker][which % len(self.origin_believes[worker])]
+        row = self._look().get(task_id)
+        by = {"origin": worker, "step": len(self.token_of)}
+        took = self.origins[worker].complete(task_id, by) if well else self.origins[worker].fail(task_id, "no")
+        owner = self.owner.get(task_id)
+        if row is None or owner is None:
+            assert took == 0, "it is not running, so it is not theirs to end"
+        elif owner == f"origin {worker}":
+            assert took == 1
+        elif isinstance(owner, int) and row["alive"]:
+            assert took == 0, "one of ours runs it"
+        if took:
+            self.owner.pop(task_id, None)
+            if well and task_id not in self.cancelled:
+                self.results[task_id] = by
+        else:
+            assert self._look().get(task_id) == row
+
+    @rule(which=pick)
+    def cancel(self, which: int) -> None:
+        if not self.ids:
+            return
+        task_id = sorted(self.ids)[which % len(self.ids)]
+        row = self._look()[task_id]
+        verdict = self.db.cancel(task_id)
+        expected = {"pending": ("cancelled",), "running": ("cancelling",)}.get(row["status"], ("finished", "already"))
+        assert verdict in expected
+        if verdict in ("cancelled", "cancelling"):
+            self.cancelled.add(task_id)
+
+    @rule(which=pick)
+    def retry(self, which: int) -> None:
+        if not self.ids:
+            return
+        task_id = sorted(self.ids)[which % len(self.ids)]
+        row = self._look()[task_id]
+        assert self.db.retry(task_id) == ("done" if row["status"] == "failed" else "not_failed")
+        if row["status"] == "failed":
+            self.cancelled.discard(task_id)
+
+    @rule()
+    def recover(self) -> None:
+        before = self._look()
+        self.db.recover()
+        self.may_end |= {i for i, r in before.items() if not r["alive"]}
+
+    @rule(limit=st.integers(0, 5))
+    def set_limit(self, limit: int) -> None:
+        self.db.set_limit(limit)
+        self.limit = limit
+
+    @rule(seconds=st.sampled_from([1, 30, 70, 70, 500]))
+    def time_passes(self, seconds: int) -> None:
+        self.db.age(seconds)
+
+    @rule()
+    def goes_by_the_ledger_alone(self) -> None:
+        self.db.no_sweep()
+
+    @rule()
+    def the_ledger_is_lost(self) -> None:
+        self.db.run("TRUNCATE claim_ledger")
+
+    @precondition(lambda self: any(r["status"] in ("completed", "failed") for r in self.rows.values()))
+    @rule()
+    def purge(self) -> None:
+        self.db.run("UPDATE tasks SET expires_at = now() - interval '1 second' WHERE status IN ('completed', 'failed')")
+        gone = {i for i, r in self._look().items() if r["status"] in ("completed", "failed")}
+        assert self.db.value("SELECT purge(1000)") == len(gone)
+        self.ids -= gone
+        for task_id in gone:
+            self.results.pop(task_id, None)
+            self.settled = {pair for pair in self.settled if pair[0] != task_id}
+        # ids come back: a counter in the row would start again, a token from the sequence does not
+        self.db.enqueue(*sorted(gone)[:1])
+        self.ids |= set(sorted(gone)[:1])
+        self.cancelled -= gone
+
+    # what holds after each step
+
+    @invariant()
+    def nothing_is_broken(self) -> None:
+        before, rows = self.rows, self._look(remember=True)
+        assert set(rows) == self.ids, "no task is lost, none comes from nowhere"
+        running = {i for i, r in rows.items() if r["status"] == "running"}
+        was_running = sum(r["status"] == "running" for r in before.values())
+        assert len(running) <= max(self.limit, was_running), "the limit"
+        assert self.db.value(LEDGER) == 0, "the ledger knows every running token"
+        tokens = [rows[i]["claim_token"] for i in running]
+        assert len(set(tokens)) == len(tokens)
+        for task_id, row in rows.items():
+            token = row["claim_token"]
+            assert self.token_of.setdefault(token, task_id) == task_id or token == 0, "a token is given out once"
+            if task_id in before and task_id not in self.claimed:
+                assert token >= before[task_id]["claim_token"] or before[task_id]["status"] in ("completed", "failed")
+            assert row["attempts"] <= MAX_ATTEMPTS
+            owner = self.owner.get(task_id)
+            if owner is not None and row["status"] != "running":
+                assert task_id in self.may_end or before[task_id]["dead"] or not before[task_id]["alive"]
+                self.owner.pop(task_id, None)
+            if owner is None:
+                assert row["status"] != "running" or task_id in self.owner, "somebody holds every running task"
+            if isinstance(owner, int) and row["status"] == "running":
+                assert token == owner
+            if row["status"] == "completed":
+                assert row["result"] == self.results[task_id], "the result is the last holder's"
+                assert row["error"] is None
+            else:
+                assert row["result"] is None
+            final = row["status"] in ("completed", "failed")
+            assert (row["finished_at"] is not None) == final
+            assert final == (row["expires_at"] is not None)
+            if task_id in self.cancelled and final:
+                assert row["error"] == "cancelled"
+        self.may_end, self.claimed = set(), set()
+
+    def _new_id(self) -> str:
+        self.made += 1
+        return f"t{self.made:03}"
+
+    def _look(self, remember: bool = False) -> dict[str, Row]:
+        found = {row["task_id"]: row for row in self.db.run(LOOK)}
+        self.before = found
+        if remember:
+            self.rows = found
+        return found
+
+    def _claimed(self, task_id: str, owner: int | str) -> None:
+        self.owner[task_id] = owner
+        self.claimed.add(task_id)
+
+    def _settle(self, verb: str, pair: Pair) -> str:
+        calls: dict[str, Callable[[], list[str]]] = {
+            "complete": lambda: self.db.complete(pair, result=f'{{"token": {pair[1]}}}'),
+            "fail": lambda: self.db.fail(pair),
+            "retry": lambda: self.db.fail(pair, retry=True, delay=0),
+            "release": lambda: self.db.release(pair),
+            "renew": lambda: self.db.renew(pair, lease=LEASE),
+            "checkpoint": lambda: [self.db.checkpoint(*pair, '{"x": 1}')],
+        }
+        return calls[verb]()[0]
