@@ -21,7 +21,9 @@ def start_worker(database: str) -> Iterator[Callable[..., WorkerProcess]]:
     """Starts a worker on the test's database: `start_worker("noop,sleep", TASKGATE_SLOTS="2")`."""
     started: list[WorkerProcess] = []
 
-    def start(types: str, *, dsn: str = database, app: str | None = "tests.worker.app:handlers", **values: str) -> WorkerProcess:
+    def start(
+        types: str, *, dsn: str = database, app: str | None = "tests.worker.app:handlers", **values: str
+    ) -> WorkerProcess:
         started.append(WorkerProcess(dsn, types, app=app, **values))
         return started[-1]
 

@@ -8,6 +8,7 @@ import math
 import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,36 +31,36 @@ class Point:
 
 
 @handlers.handler("noop")
-async def noop(task: Task) -> None:
+async def noop(task: Task[Any]) -> None:
     return None
 
 
 @handlers.handler("sleep")
-async def sleep(task: Task) -> str:
+async def sleep(task: Task[Any]) -> str:
     await asyncio.sleep(task.request["seconds"])
     return f"slept, attempt {task.attempt}"
 
 
 @handlers.handler("nap")
-def nap(task: Task) -> str:
+def nap(task: Task[Any]) -> str:
     """A plain function: it runs in a thread, and looks whether it shall stop when asked to."""
     until = time.monotonic() + task.request["seconds"]
     while time.monotonic() < until:
         if task.request.get("looks") and task.cancel_reason:
             return f"stopped: {task.cancel_reason}"
         time.sleep(0.01)
-    return "napped"
+    return f"napped, attempt {task.attempt}"
 
 
 @handlers.handler("block")
-async def block(task: Task) -> str:
+async def block(task: Task[Any]) -> str:
     """Blocks the event loop, which no handler should do."""
     time.sleep(task.request["seconds"])  # noqa: ASYNC251
     return "blocked"
 
 
 @handlers.handler("swallow")
-async def swallow(task: Task) -> str:
+async def swallow(task: Task[Any]) -> str:
     """Does not stop when cancelled."""
     until = time.monotonic() + task.request["seconds"]
     while (left := until - time.monotonic()) > 0:
@@ -76,12 +77,12 @@ async def typed(task: Task[Model]) -> Model:
 
 
 @handlers.handler("quick", timeout=0.3)
-async def quick(task: Task) -> None:
+async def quick(task: Task[Any]) -> None:
     await asyncio.sleep(3600)
 
 
 @handlers.handler("checkpoint")
-async def checkpoint(task: Task) -> dict[str, Any]:
+async def checkpoint(task: Task[Any]) -> dict[str, Any]:
     if task.checkpoint is None:
         await task.report_progress({"done": 0.5})
         await task.save_checkpoint({"page": 7, "nul": "a\0b"})
@@ -90,7 +91,7 @@ async def checkpoint(task: Task) -> dict[str, Any]:
 
 
 @handlers.handler("checkpoint-sync")
-def checkpoint_sync(task: Task) -> Any:
+def checkpoint_sync(task: Task[Any]) -> Any:
     if task.checkpoint is None:
         task.save_checkpoint_sync([1, 2])
         raise Retry("once more", after=0)
@@ -98,7 +99,7 @@ def checkpoint_sync(task: Task) -> Any:
 
 
 @handlers.handler("do")
-async def do(task: Task) -> Any:
+async def do(task: Task[Any]) -> Any:
     """Whatever the request's `what` says."""
     match task.request["what"]:
         case "raise":
@@ -118,12 +119,14 @@ async def do(task: Task) -> Any:
                 raise Retry("again", after=0, info={1, 2})
             return "third"
         case "snooze":
-            if os.path.exists(task.request["file"]):
+            if Path(task.request["file"]).exists():  # noqa: ASYNC240
                 return task.attempt
-            with open(task.request["file"], "w", encoding="utf-8"):
-                raise Snooze("later", after=0.1)
+            Path(task.request["file"]).touch()  # noqa: ASYNC240
+            raise Snooze("later", after=0.1)
         case "throttled":
             raise Throttled("429", after=5000)
+        case "strange retry":
+            raise Retry(7, after=math.nan, code="a\0b", info=object())  # type: ignore[arg-type]
         case "object":
             return object()
         case "nan":
@@ -147,7 +150,7 @@ async def do(task: Task) -> Any:
 
 
 @handlers.handler("call")
-async def call(task: Task) -> str:
+async def call(task: Task[Any]) -> str:
     """A call to an OpenAI-shaped provider over a plain socket: cancelling it closes the connection."""
     url = urlsplit(os.environ["TEST_PROVIDER"])
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": task.request["prompt"]}]}).encode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.processes import Table, WorkerProcess
 
@@ -13,26 +14,28 @@ ALL = "noop,sleep,nap,block,swallow,typed,quick,checkpoint,checkpoint-sync,do"
 
 async def test_every_outcome(table: Table, start_worker: Callable[..., WorkerProcess], tmp_path: Path) -> None:
     worker = start_worker(ALL, TASKGATE_SLOTS="30", TASKGATE_MAX_RESULT_BYTES=str(1024**2))
+    wanted: list[tuple[str, dict[str, Any], int]] = [
+        ("raise", {}, 1),
+        ("exit", {}, 1),
+        ("interrupt", {}, 1),
+        ("cancel itself", {}, 1),
+        ("stop iteration", {}, 1),
+        ("permanent", {}, 3),
+        ("retry", {}, 3),
+        ("snooze", {"file": str(tmp_path / "snoozed")}, 1),
+        ("throttled", {}, 3),
+        ("strange retry", {}, 1),
+        ("object", {}, 3),
+        ("nan", {}, 3),
+        ("circle", {}, 3),
+        ("deep", {}, 3),
+        ("large", {"bytes": 50 * 1024**2}, 3),
+        ("strange text", {}, 1),
+        ("values", {}, 1),
+    ]
     what = {
         name: (await table.add("do", [{"what": name, **more}], max_attempts=attempts))[0]
-        for name, more, attempts in [
-            ("raise", {}, 1),
-            ("exit", {}, 1),
-            ("interrupt", {}, 1),
-            ("cancel itself", {}, 1),
-            ("stop iteration", {}, 1),
-            ("permanent", {}, 3),
-            ("retry", {}, 3),
-            ("snooze", {"file": str(tmp_path / "snoozed")}, 1),
-            ("throttled", {}, 3),
-            ("object", {}, 3),
-            ("nan", {}, 3),
-            ("circle", {}, 3),
-            ("deep", {}, 3),
-            ("large", {"bytes": 50 * 1024**2}, 3),
-            ("strange text", {}, 1),
-            ("values", {}, 1),
-        ]
+        for name, more, attempts in wanted
     }
     typed, wrong = await table.add("typed", [{"name": "ann"}, {"size": "many"}])
     (quick,) = await table.add("quick", [{}], max_attempts=1)
@@ -41,9 +44,7 @@ async def test_every_outcome(table: Table, start_worker: Callable[..., WorkerPro
     (saved_sync,) = await table.add("checkpoint-sync", [{}])
     (nap,) = await table.add("nap", [{"seconds": 0.01}])
     (nap_stopped,) = await table.add("nap", [{"seconds": 60, "looks": True}], max_attempts=1, timeout_seconds=0.2)
-    rows = await table.final(
-        [*what.values(), typed, wrong, quick, own_time, saved, saved_sync, nap, nap_stopped]
-    )
+    rows = await table.final([*what.values(), typed, wrong, quick, own_time, saved, saved_sync, nap, nap_stopped])
     ended = {name: rows[task_id] for name, task_id in what.items()}
 
     raised = ended["raise"]
@@ -66,6 +67,7 @@ async def test_every_outcome(table: Table, start_worker: Callable[..., WorkerPro
     ]
     assert json.loads(ended["snooze"]["result"]) == 1, "a snooze costs no attempt"
     assert (ended["throttled"]["status"], ended["throttled"]["error_code"]) == ("failed", "throttled")
+    assert (ended["strange retry"]["error"], ended["strange retry"]["error_code"]) == ("7", "a\ufffdb")
     for name in ("object", "nan", "circle", "deep"):
         assert (ended[name]["status"], ended[name]["error_code"]) == ("failed", "result_not_json"), name
         assert ended[name]["attempts"] == 1
@@ -92,7 +94,7 @@ async def test_every_outcome(table: Table, start_worker: Callable[..., WorkerPro
     assert rows[own_time]["error_code"] == "timeout"
     assert json.loads(rows[saved]["result"]) == {"from": {"page": 7, "nul": "a\ufffdb"}, "attempt": 2}
     assert json.loads(rows[saved_sync]["result"]) == [1, 2]
-    assert json.loads(rows[nap]["result"]) == "napped"
+    assert json.loads(rows[nap]["result"]) == "napped, attempt 1"
     assert rows[nap_stopped]["error_code"] == "timeout"
 
     (after,) = await table.add("noop", [{}])
@@ -103,9 +105,7 @@ async def test_every_outcome(table: Table, start_worker: Callable[..., WorkerPro
     assert types["nap"]["description"].startswith("A plain function")
 
 
-async def test_types_without_a_handler_are_left_alone(
-    table: Table, start_worker: Callable[..., WorkerProcess]
-) -> None:
+async def test_types_without_a_handler_are_left_alone(table: Table, start_worker: Callable[..., WorkerProcess]) -> None:
     (foreign,) = await table.add("sleep", [{"seconds": 0}])
     start_worker("noop")
     ours = await table.add("noop", [{}] * 30)

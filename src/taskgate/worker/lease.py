@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import random
 import threading
+import time
 from collections.abc import Callable, Iterable
 
 import asyncpg
@@ -87,8 +88,13 @@ class LeaseKeeper:
     # what follows runs in the keeper's thread
 
     def _in_thread(self) -> None:
-        with asyncio.Runner() as runner:
-            runner.run(self._keep())
+        while not self._ended:
+            try:
+                with asyncio.Runner() as runner:
+                    runner.run(self._keep())
+            except Exception as error:  # whatever it is, without this thread every lease would be lost
+                log.error("lease_keeper_failed", error=f"{type(error).__name__}: {error}")
+                time.sleep(0.1)
 
     async def _keep(self) -> None:
         self._loop = asyncio.get_running_loop()

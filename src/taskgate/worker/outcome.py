@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 
 from taskgate.protocol.calls import Failure, Release
@@ -10,20 +11,20 @@ from taskgate.worker.results import error_text, info_text
 from taskgate.worker.run import Run, Settlement
 
 MAX_TRACEBACK_CHARS = 8_000
-THROTTLED = "throttled"  # the one code of a release that the database counts
+MAX_DELAY_SECONDS = 366 * 86400.0
 
 
 def of_error(run: Run, error: BaseException) -> Settlement:
     """The settlement of a handler that raised and was not told to stop."""
     task_id, token = run.claimed.task_id, run.claimed.token
     if isinstance(error, TaskError):
-        text, info = error_text(error.message), info_text(error.info)
+        text, code, info = error_text(str(error.message)), _code(error.code), info_text(error.info)
         if isinstance(error, Snooze):
-            return Release(task_id, token, max(0.0, error.after), error.code, text, info)
+            return Release(task_id, token, _delay(error.after), code, text, info)
         if isinstance(error, PermanentError):
-            return Failure(task_id, token, text, error.code, info)
-        delay = max(0.0, error.after) if isinstance(error, Retry) and error.after is not None else None
-        return Failure(task_id, token, text, error.code, info, retry=True, delay=delay)
+            return Failure(task_id, token, text, code, info)
+        delay = _delay(error.after) if isinstance(error, Retry) and error.after is not None else None
+        return Failure(task_id, token, text, code, info, retry=True, delay=delay)
     if isinstance(error, LeaseLost):
         return given_back(run, "lease_lost", str(error))
     return Failure(
@@ -58,6 +59,24 @@ def keeps_result(reason: str | None) -> bool:
     Work that was paid for is kept if the database still takes it; a time limit and a cancellation are promises.
     """
     return reason in (None, "shutdown", "lease_lost")
+
+
+def by_itself(error: BaseException) -> bool:
+    """Whether a handler that was told to stop had come to an end of its own: its verdict is kept."""
+    return isinstance(error, PermanentError)
+
+
+def _delay(after: object) -> float:
+    """Seconds from 0 to a year, whatever a handler (or the provider it quotes) asked for."""
+    try:
+        seconds = float(after)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return min(max(0.0, seconds), MAX_DELAY_SECONDS) if math.isfinite(seconds) else 0.0
+
+
+def _code(code: object) -> str:
+    return error_text(str(code))[:100]
 
 
 def _words(error: BaseException) -> str:

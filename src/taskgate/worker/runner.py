@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from taskgate.logs import get_logger
 from taskgate.protocol.calls import Calls, ClaimedTask
 from taskgate.settings import Settings
-from taskgate.task import Handler, Handlers, PermanentError, Task
+from taskgate.task import Handler, Handlers, Task
 from taskgate.worker.clock import now
-from taskgate.worker.outcome import keeps_result, of_error, of_stop
+from taskgate.worker.outcome import by_itself, keeps_result, of_error, of_stop
 from taskgate.worker.results import result_text
 from taskgate.worker.run import Run
 from taskgate.worker.threads import HandlerThreads
@@ -92,10 +92,9 @@ class Runner:
             self._settler.finish(run)
         elif text is not None and keeps_result(run.reason):
             self._settler.put(run, text)
-        elif run.reason is not None and not (isinstance(error, PermanentError) and run.reason == "shutdown"):
-            self._settler.put(run, of_stop(run, run.reason))
+        elif error is None or (run.reason is not None and not (by_itself(error) and run.reason == "shutdown")):
+            self._settler.put(run, of_stop(run, run.reason or "lease_lost"))
         else:
-            assert error is not None
             self._settler.put(run, of_error(run, error))
 
     async def _in_thread(self, run: Run, task: Task[Any]) -> Any:

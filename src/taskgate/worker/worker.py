@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import socket
+from collections.abc import Coroutine
 from typing import Any
 
 import asyncpg
@@ -83,10 +84,9 @@ class Worker:
                      types=self.handlers.names())  # fmt: skip
             keeper.start()
             settling = background.create_task(settler.work())
-            tending = background.create_task(
-                upkeep(calls, upkeep_over, state=state, recover_seconds=min(10.0, max(2.0, lease / 2)))
-            )
-            claiming = background.create_task(self._claim(signals))
+            recovering = upkeep(calls, upkeep_over, state=state, recover_seconds=min(10.0, max(2.0, lease / 2)))
+            tending = background.create_task(self._while_in_range(recovering, signals))
+            claiming = background.create_task(self._while_in_range(self.claimer.work(), signals))
             await signals.drain.wait()
             self.claimer.stop()
             keeper.drain()
@@ -159,12 +159,14 @@ class Worker:
                 await _first(signals.drain.wait(), timeout=backoff.next())
         return False
 
-    async def _claim(self, signals: Signals) -> None:
+    async def _while_in_range(self, work: Coroutine[Any, Any, None], signals: Signals) -> None:
+        """Do `work`; drain when a reconnect finds that the database was migrated out of this program's range."""
         try:
-            await self.claimer.work()
+            await work
         except SchemaMismatch as error:
-            self._mismatch = True
-            log.error("schema_mismatch", error=str(error))
+            if not self._mismatch:
+                self._mismatch = True
+                log.error("schema_mismatch", error=str(error))
             signals.drain.set()
 
     def _finished(self, run: Run) -> None:
