@@ -9,12 +9,12 @@ from taskgate.settings import Settings, env_names
 PLACE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 HEAD = """# Settings
 
-From the environment, with the same names and defaults for the API and both workers. Any of them can come from a file instead:
-`NAME_FILE=/run/secrets/name` (Docker and Kubernetes secrets). Durations are seconds. This page is written by
-`python scripts/settings_doc.py`.
+From the environment, with the same names and defaults for the API and both workers. Any of them can come from a
+file instead: `NAME_FILE=/run/secrets/name` (Docker and Kubernetes secrets). Durations are seconds. This page is
+written by `python scripts/settings_doc.py`.
 
-`MAX_CONCURRENT_TASKS`, `TASKGATE_MAX_ATTEMPTS`, `TASKGATE_MAX_THROTTLE_SECONDS` and `TASKGATE_RESULT_TTL_SECONDS` live in the database:
-`taskgate migrate` writes each there when its value changed since migrate last saw it.
+`MAX_CONCURRENT_TASKS`, `TASKGATE_MAX_ATTEMPTS`, `TASKGATE_MAX_THROTTLE_SECONDS` and `TASKGATE_RESULT_TTL_SECONDS`
+live in the database: `taskgate migrate` writes each there when its value changed since migrate last saw it.
 
 | setting | default | what it is |
 | --- | --- | --- |

@@ -29,6 +29,7 @@ type Config struct {
 	MaxResultBytes int
 	MaxThrottle    time.Duration
 	LogFormat      string
+	LogLevel       string
 
 	OpenAIAPIKey   string
 	OpenAIBaseURL  string
@@ -62,6 +63,7 @@ func FromEnvironment() (Config, error) {
 		MaxResultBytes: r.integer("TASKGATE_MAX_RESULT_BYTES", 10<<20, 1024, math.MaxInt32),
 		MaxThrottle:    r.seconds("TASKGATE_MAX_THROTTLE_SECONDS", 3600, 0, 1e9),
 		LogFormat:      r.choice("TASKGATE_LOG_FORMAT", "auto", "console", "json"),
+		LogLevel:       r.choice("TASKGATE_LOG_LEVEL", "info", "debug", "warning", "error"),
 		OpenAIAPIKey:   r.text("OPENAI_API_KEY", ""),
 		OpenAIBaseURL:  r.text("OPENAI_BASE_URL", ""),
 		LLMModel:       r.text("TASKGATE_LLM_MODEL", ""),

@@ -63,7 +63,7 @@ func start(t *testing.T, dsn string, change func(*Config), handlers map[string]F
 		change(&cfg)
 	}
 	r := &rig{t: t, dsn: dsn, log: &lines{}, done: make(chan error, 1)}
-	r.w = newWorker(cfg, NewLogger(r.log, "json"))
+	r.w = newWorker(cfg, NewLogger(r.log, "json", "info"))
 	for name, handler := range handlers {
 		r.w.Handle(name, handler)
 	}

@@ -9,13 +9,19 @@ import (
 )
 
 // NewLogger writes one line an event, in the form of docs/reference/log-events.md: format "json", "console" (for
-// people), or "auto", which is "console" on a terminal.
-func NewLogger(out io.Writer, format string) *slog.Logger {
-	if format == "console" || format == "auto" && isTerminal(out) {
-		return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: consoleNames}))
+// people), or "auto", which is "console" on a terminal; from level on: debug, info, warning or error.
+func NewLogger(out io.Writer, format, level string) *slog.Logger {
+	var least slog.Level
+	if level == "warning" {
+		level = "warn" // as slog calls it
 	}
-	handler := slog.NewJSONHandler(out, &slog.HandlerOptions{ReplaceAttr: jsonNames})
-	return slog.New(handler).With("logger", "worker")
+	_ = least.UnmarshalText([]byte(level)) // an unknown word leaves info
+
+	if format == "console" || format == "auto" && isTerminal(out) {
+		return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: consoleNames, Level: least}))
+	}
+	handler := slog.NewJSONHandler(out, &slog.HandlerOptions{ReplaceAttr: jsonNames, Level: least})
+	return slog.New(handler).With("component", "worker")
 }
 
 func jsonNames(groups []string, attr slog.Attr) slog.Attr {

@@ -135,7 +135,7 @@ func TestTypesThatAreNotServedAreLeftAlone(t *testing.T) {
 func TestUnknownTypeIsAConfigError(t *testing.T) {
 	cfg := settings("postgresql://u@127.0.0.1:1/d")
 	cfg.Types = []string{"absent"}
-	w := newWorker(cfg, NewLogger(&lines{}, "json"))
+	w := newWorker(cfg, NewLogger(&lines{}, "json", "info"))
 	w.Handle("mine", nil)
 	var wrong *ConfigError
 	if err := w.Run(context.Background()); !errors.As(err, &wrong) || !strings.Contains(err.Error(), "absent") {

@@ -164,7 +164,7 @@ func TestHandleRefusesWrongNames(t *testing.T) {
 
 func TestLogLines(t *testing.T) {
 	var out bytes.Buffer
-	NewLogger(&out, "json").Warn("task_failed", "task_id", "a", "seconds", 0.5)
+	NewLogger(&out, "json", "info").Warn("task_failed", "task_id", "a", "seconds", 0.5)
 	var line map[string]any
 	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
 		t.Fatal(err)

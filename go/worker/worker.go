@@ -53,7 +53,9 @@ type Worker struct {
 }
 
 // New makes a worker. It connects to nothing yet.
-func New(cfg Config) *Worker { return newWorker(cfg, NewLogger(os.Stderr, cfg.LogFormat)) }
+func New(cfg Config) *Worker {
+	return newWorker(cfg, NewLogger(os.Stderr, cfg.LogFormat, cfg.LogLevel))
+}
 
 func newWorker(cfg Config, log *slog.Logger) *Worker {
 	host, _ := os.Hostname()

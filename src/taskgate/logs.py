@@ -20,7 +20,7 @@ if _HIDE_RICH:
 Processor = structlog.typing.Processor
 
 
-def configure(log_format: Literal["auto", "console", "json"] = "auto", *, level: int = logging.INFO) -> None:
+def configure(log_format: Literal["auto", "console", "json"] = "auto", level: str = "info") -> None:
     """Set up logging for this process. `auto` is `console` on a terminal, else `json`."""
     console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
     render: list[Processor] = (

@@ -136,6 +136,9 @@ class Settings(BaseSettings):
     log_format: Literal["auto", "console", "json"] = env(
         "TASKGATE_LOG_FORMAT", default="auto", description="auto: console on a terminal, else json"
     )
+    log_level: Literal["debug", "info", "warning", "error"] = env(
+        "TASKGATE_LOG_LEVEL", default="info", description="debug also tells of each task that a worker takes and ends"
+    )
 
     # providers
     openai_api_key: str = env("OPENAI_API_KEY", default="", repr=False, description="chat provider's key")

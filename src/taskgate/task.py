@@ -180,10 +180,10 @@ class Handler:
         """The request as the handler's own type. Raises PermanentError with code `invalid_request`."""
         if self.request_type is Any:
             return request
-        from pydantic import TypeAdapter, ValidationError
+        from pydantic import ValidationError
 
         try:
-            return TypeAdapter(self.request_type).validate_python(request)
+            return _adapter(self).validate_python(request)
         except ValidationError as error:
             problems = error.errors(include_url=False, include_context=False, include_input=False)
             raise PermanentError(
@@ -191,6 +191,19 @@ class Handler:
                 code="invalid_request",
                 info={"errors": [{"loc": list(p["loc"]), "msg": p["msg"]} for p in problems]},
             ) from error
+
+
+_adapters: dict[int, tuple[Handler, Any]] = {}
+
+
+def _adapter(handler: Handler) -> Any:
+    """The pydantic TypeAdapter of a handler's request: dear to build, so built once, and only when first needed."""
+    known = _adapters.get(id(handler))
+    if known is None or known[0] is not handler:
+        from pydantic import TypeAdapter
+
+        known = _adapters[id(handler)] = (handler, TypeAdapter(handler.request_type))
+    return known[1]
 
 
 class Handlers:

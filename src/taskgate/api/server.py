@@ -51,7 +51,7 @@ class _Server(uvicorn.Server):
 
 def run(settings: Settings) -> int:
     """Serve until told to stop; answers the exit code: 2 wrong settings, 3 wrong schema, 4 no such address."""
-    configure(settings.log_format)
+    configure(settings.log_format, settings.log_level)
     try:
         app = create_app(settings)
     except ValueError as error:

@@ -34,7 +34,7 @@ def run_worker(apps: Sequence[str], types: Sequence[str]) -> int:
     try:
         settings = Settings()
         _ = settings.database
-        configure(settings.log_format)
+        configure(settings.log_format, settings.log_level)
         handlers = load(apps, types, settings)
     except ValidationError as error:
         for problem in error.errors(include_url=False, include_input=False, include_context=False):
