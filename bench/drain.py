@@ -70,6 +70,7 @@ async def drain(
         finally:
             worker.stop(20.0)
         row = await connection.fetchrow(RATE)
+        assert row is not None
         if row["wrong"] or row["tasks"] != tasks:
             raise RuntimeError(f"{row['wrong']} of {row['tasks']} tasks did not complete at their first attempt")
         return tasks / float(row["seconds"]), (_cpu_of_children() - cpu) / tasks

@@ -12,6 +12,7 @@ from typing import Any
 from conformance.workers.citizen import SQL_ONLY, Citizen
 from conformance.workers.expect import calls_of, rows_mismatch
 from conformance.workers.polling import DEADLINE_SECONDS, NotAsExpected, until
+from conformance.workers.store import Store
 from conformance.workers.world import World
 
 Action = Callable[[World, Any, dict[str, Any]], Awaitable[None]]
@@ -136,7 +137,8 @@ async def network(world: World, what: str, _step: dict[str, Any]) -> None:
 
 async def lose_reply(world: World, call: str, _step: dict[str, Any]) -> None:
     assert world.proxy is not None, "the case needs proxy: true"
-    world.proxy.lose_reply(call)
+    # what shows that the call had an effect: a task's id, or that the write was done
+    world.proxy.lose_reply(call, [task.name for task in world.case.tasks] if call == "claim" else ["done"])
 
 
 async def restart_postgres(world: World, mode: Any, _step: dict[str, Any]) -> None:
@@ -145,12 +147,33 @@ async def restart_postgres(world: World, mode: Any, _step: dict[str, Any]) -> No
     assert server is not None
     await world.store.close()
     await asyncio.to_thread(server.restart, mode)
-    world.store = await type(world.store).open(world.url)
+    world.store = await Store.open(world.url)
+
+
+async def http(world: World, path: str, step: dict[str, Any]) -> None:
+    """Until the worker's own port answers 200 with all those words in it."""
+
+    async def answered() -> str | None:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+            text = (await reader.read()).decode()
+            writer.close()
+        except OSError as error:
+            return f"{path}: {error}"
+        missing = [words for words in ["HTTP/1.1 200", *step["has"]] if words not in text]
+        return f"{path} does not have {missing}: {text}" if missing else None
+
+    await until(answered)
 
 
 async def forget(world: World, _what: str, _step: dict[str, Any]) -> None:
     """The provider forgets what it saw so far, but for the calls in flight."""
     world.provider.journal.reset()
+
+
+async def schema_version(world: World, version: int, _step: dict[str, Any]) -> None:
+    await world.store.set_schema_version(version)
 
 
 async def recover(world: World, name: str, _step: dict[str, Any]) -> None:
@@ -203,7 +226,9 @@ ACTIONS: dict[str, Action] = {
     "network": network,
     "lose_reply": lose_reply,
     "restart_postgres": restart_postgres,
+    "http": http,
     "forget": forget,
+    "schema_version": schema_version,
     "recover": recover,
     "take": take,
     "finish": finish,

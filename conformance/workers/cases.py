@@ -45,6 +45,8 @@ class Case:
     level: Level = "full"
     settings: dict[str, str | int | float] = field(default_factory=dict)
     """Settings of the worker; the fleet-wide ones go to the database as well."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Settings that come by NAME_FILE instead."""
     workers: int = 1
     """How many processes are started at the beginning: w1, w2, …"""
     proxy: bool = False

@@ -39,6 +39,15 @@ def calls_of(provider: FakeProvider, name: str) -> list[dict[str, Any]]:
     return provider.journal.log(name)
 
 
+def logs_mismatch(expected: list[dict[str, Any]], lines: list[dict[str, Any]]) -> str | None:
+    """Each expected event must be like some line, docs/reference/log-events.md says what they mean."""
+    for want in expected:
+        alike = [line for line in lines if line.get("event") == want["event"]]
+        if not any(mismatch(want, line) is None for line in alike):
+            return f"no line of the log is like {want}; of that event there are {alike}"
+    return None
+
+
 def provider_mismatch(expected: dict[str, Any], provider: FakeProvider, image_requests: int) -> str | None:
     """Compares with the provider's log; the keys are described in conformance/README.md."""
     stats = provider.journal.stats()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shlex
 import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from taskgate.local.account import LocalError
 from taskgate.local.binaries import wheel_prefix
@@ -47,6 +49,16 @@ class Process:
         if self.exit_code() is None:
             self._child.kill_group()
             await asyncio.to_thread(self._child.wait, END_SECONDS)
+
+    def events(self) -> list[dict[str, Any]]:
+        """The lines of its log that are JSON objects."""
+        found = []
+        for line in self.log.read_text(errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict):
+                    found.append(event)
+        return found
 
     def last_words(self, count: int = 25) -> str:
         lines = self.log.read_text(errors="replace").splitlines()

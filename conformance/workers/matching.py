@@ -11,7 +11,7 @@ def mismatch(expected: Any, found: Any, place: str = "") -> str | None:
     """None if `found` is as expected, else what is not.
 
     An expected object may have further keys in what was found; a list is compared item by item.
-    Operators: {"$match": regex} {"$any": true} {"$length": n} {"$in": [a, b]} {"$between": [from, to]}
+    Operators: {"$match": regex} {"$any": true} {"$set": true} {"$length": n} {"$in": [a, b]} {"$between": [from, to]}
     {"$contains": text} {"$ordered": value} (the same JSON, in the same order of keys).
     """
     if isinstance(expected, dict) and len(expected) == 1:
@@ -43,6 +43,8 @@ def _operator(name: str, value: Any, found: Any) -> bool:
             return True
         case "$match":
             return isinstance(found, str) and re.search(value, found) is not None
+        case "$set":
+            return found is not None
         case "$contains":
             return isinstance(found, str) and value in found
         case "$length":

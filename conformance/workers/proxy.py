@@ -13,8 +13,6 @@ import struct
 from dataclasses import dataclass, field
 
 SSL_REQUEST, GSS_REQUEST = 80877103, 80877104
-SIGNS = {"claim": b"claimed", "complete": b"done", "fail": b"done", "release": b"done"}
-"""Text in the reply of a call that had an effect, in the text and the binary format alike."""
 
 
 @dataclass(eq=False)
@@ -45,6 +43,7 @@ class Proxy:
         self._sessions: set[_Session] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._lose: str | None = None
+        self._signs: list[bytes] = []
         self.lost = 0
         """Replies lost so far."""
         self.connections = 0
@@ -74,9 +73,12 @@ class Proxy:
             session.abort()
         self._flowing.set()
 
-    def lose_reply(self, call: str) -> None:
-        """Lose the next reply to claim, complete, fail or release that tells of an effect, with its connection."""
-        self._lose = call
+    def lose_reply(self, call: str, signs: list[str]) -> None:
+        """Lose the next reply to a call (claim, complete, fail, release) that has one of these texts in it.
+
+        Texts look the same in the text and the binary format. The connection is lost with the reply.
+        """
+        self._lose, self._signs = call, [sign.encode() for sign in signs]
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -144,7 +146,7 @@ class Proxy:
             session.held += message
             if kind != b"Z":  # ReadyForQuery: the transaction is over
                 continue
-            if self._lose == session.watched and SIGNS[session.watched] in session.held:
+            if self._lose == session.watched and any(sign in session.held for sign in self._signs):
                 self._lose = None
                 self.lost += 1
                 return

@@ -27,8 +27,9 @@ class Pool:
         self._thread = threading.Thread(target=self._loop.run_forever, name="conformance", daemon=True)
         self._started: dict[tuple[str, str], Future[Outcome]] = {}
         self._seen: dict[str, list[Outcome]] = defaultdict(list)
+        self._turns = asyncio.Semaphore(AT_ONCE)
         # several pytest processes would each run ahead with what another one has
-        self._ahead = 0 if "PYTEST_XDIST_WORKER" in os.environ else AT_ONCE - 1
+        self._ahead = "PYTEST_XDIST_WORKER" not in os.environ
         self.databases = Databases()
 
     def __enter__(self) -> Self:
@@ -49,33 +50,36 @@ class Pool:
         """Run it on the loop, and wait."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    def outcome(self, worker: str, command: str, case: Case, cases: Sequence[Case]) -> Outcome:
-        """The outcome of a case; those of `cases` that come after it are begun meanwhile."""
-        place = list(cases).index(case)
-        for each in cases[place : place + 1 + self._ahead]:
+    def outcome(self, worker: str, command: str, case: Case, selected: Sequence[Case]) -> Outcome:
+        """The outcome of a case; all that are `selected` for this worker are begun with the first of them."""
+        for each in selected if self._ahead else [case]:
             key = (worker, each.id)
             if key not in self._started:
-                self._started[key] = asyncio.run_coroutine_threadsafe(
-                    run_case(each, command, self.databases), self._loop
-                )
+                self._started[key] = asyncio.run_coroutine_threadsafe(self._run(each, command), self._loop)
         outcome = self._started[worker, case.id].result()
         self._seen[worker].append(outcome)
         return outcome
 
-    def passed(self, worker: str, command: str, case: Case, cases: Sequence[Case]) -> None:
-        outcome = self.outcome(worker, command, case, cases)
+    def passed(self, worker: str, command: str, case: Case, selected: Sequence[Case]) -> None:
+        outcome = self.outcome(worker, command, case, selected)
         if outcome.wrong is not None:
             pytest.fail(f"{worker}: {case.id}: {outcome.wrong}", pytrace=False)
 
     def summary(self, config: pytest.Config) -> None:
         """The number of cases for each worker, on the terminal."""
         reporter = config.pluginmanager.get_plugin("terminalreporter")
+        capture = config.pluginmanager.get_plugin("capturemanager")
         for worker, outcomes in self._seen.items():
             failed = sum(outcome.wrong is not None for outcome in outcomes)
             line = f"conformance of {worker}: {len(outcomes) - failed} passed, {failed} failed"
-            if reporter is not None:
-                reporter.ensure_newline()
-                reporter.write_line(line)
+            if reporter is not None and capture is not None:
+                with capture.global_and_fixture_disabled():
+                    reporter.ensure_newline()
+                    reporter.write_line(line)
+
+    async def _run(self, case: Case, command: str) -> Outcome:
+        async with self._turns:
+            return await run_case(case, command, self.databases)
 
     async def _settled(self) -> None:
         """Wait until cancelled cases have cleaned up."""

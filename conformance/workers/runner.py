@@ -11,11 +11,11 @@ import asyncpg
 
 from conformance.workers.actions import run_step
 from conformance.workers.cases import Case
-from conformance.workers.expect import ended, provider_mismatch, rows_mismatch
+from conformance.workers.expect import ended, logs_mismatch, provider_mismatch, rows_mismatch
 from conformance.workers.polling import NotAsExpected, until
 from conformance.workers.world import Databases, World, world
 
-AT_ONCE = 5
+AT_ONCE = 7
 """Cases that run at the same time: they mostly wait."""
 CASE_SECONDS = 240.0
 
@@ -89,6 +89,9 @@ async def _play(case: Case, here: World) -> None:
     wrong = rows_mismatch(case.expect.get("rows", {}), await here.store.rows())
     if wrong is None:
         wrong = provider_mismatch(case.expect.get("provider", {}), here.provider, here.images.requests)
+    if wrong is None and "logs" in case.expect:
+        lines = [line for process in here.processes.values() for line in process.events()]
+        wrong = logs_mismatch(case.expect["logs"], lines)
     if wrong is not None:
         raise NotAsExpected(wrong)
 

@@ -85,7 +85,7 @@ class Soak:
             command, process = fleet[place]
             if process.exit_code() is not None:
                 self._result.wrong.append(f"{command} ended by itself with exit code {process.exit_code()}")
-            name = self._random.choice(["SIGKILL", "SIGTERM"])
+            name = "SIGTERM" if self._result.signals.total() % 2 else "SIGKILL"
             process.send(name)
             self._result.signals[name] += 1
             try:

@@ -39,17 +39,17 @@ LEFT JOIN LATERAL (
 class Store:
     """One database of one case."""
 
-    def __init__(self, connection: asyncpg.Connection[Any]) -> None:
+    def __init__(self, connection: asyncpg.Connection[Any], schema: str) -> None:
         self._db = connection
-        self.calls = Calls(connection)
+        self.calls = Calls(connection, schema)
         self._held: dict[str, int] = {}
 
     @classmethod
-    async def open(cls, dsn: str) -> Store:
+    async def open(cls, dsn: str, schema: str = "public") -> Store:
         connection: asyncpg.Connection[Any] = await asyncpg.connect(
-            dsn, server_settings=server_settings("public", "conformance")
+            dsn, server_settings=server_settings(schema, "conformance")
         )
-        return cls(connection)
+        return cls(connection, schema)
 
     async def close(self) -> None:
         self._db.terminate()
@@ -104,6 +104,9 @@ class Store:
     async def workers(self, *, draining: bool) -> int:
         """How many workers are registered, or drain."""
         return sum(record["draining"] or not draining for record in await self.calls.workers())
+
+    async def set_schema_version(self, version: int) -> None:
+        await self._db.execute("UPDATE schema_version SET version = $1", version)
 
     async def recovered(self, name: str) -> bool:
         """Recover what is overdue; whether that task is held by nobody then."""

@@ -19,6 +19,7 @@ from conformance.workers.images import ImageHost
 from conformance.workers.proxy import Proxy
 from conformance.workers.store import Store
 from taskgate.local.fake_provider import FakeProvider
+from taskgate.local.ports import free_port
 from taskgate.local.postgres import EmbeddedPostgres
 from taskgate.protocol.migrate import migrate
 from taskgate.settings import Settings
@@ -62,7 +63,6 @@ class Databases:
             await asyncio.to_thread(self.server.start)
             self._dsn = self.server.dsn
         await self._run(f"CREATE DATABASE {self._template}")
-        await self._run(f"ALTER DATABASE {self._template} SET track_functions = 'pl'")
         url = self.url(self._template)
         await asyncio.to_thread(lambda: migrate(url, configured=Settings(database_url=url).fleet_values()))
 
@@ -71,6 +71,7 @@ class Databases:
         name = f"conformance_{uuid.uuid4().hex}"
         async with self._lock:
             await self._run(f"CREATE DATABASE {name} TEMPLATE {self._template}")
+        with contextlib.suppress(asyncpg.InsufficientPrivilegeError):  # then sessions tell whether claim was called
             await self._run(f"ALTER DATABASE {name} SET track_functions = 'pl'")
         return self.url(name)
 
@@ -110,6 +111,8 @@ class World:
         self.image_url = ""
         self.proxy: Proxy | None = None
         self.processes: dict[str, Process] = {}
+        self.port = free_port()
+        """What `${port}` in a setting becomes."""
         self._worker_url = ""
         self._folder = folder
 
@@ -118,18 +121,27 @@ class World:
         name = f"w{len(self.processes) + 1}"
         values = {
             **DEFAULTS,
-            **self.case.settings,
-            **(settings or {}),
             "DATABASE_URL": self._worker_url,
             "OPENAI_BASE_URL": self.provider.url + "/v1",
+            **self.case.settings,
+            **(settings or {}),
         }
+        for setting, content in self.case.files.items():
+            file = self._folder / f"{setting}.secret"
+            file.write_text(content.replace("${database}", self._worker_url))
+            values.pop(setting, None)
+            values[f"{setting}_FILE"] = str(file)
+        values = {key: str(self.port) if value == "${port}" else value for key, value in values.items()}
         process = Process(name, command or self.command, environment(values), self._folder / f"{name}.log")
         self.processes[name] = process
         return process
 
     async def open(self) -> None:
         self.url = self._worker_url = await self.databases.create()
-        self.store = await Store.open(self.url)
+        schema = str(self.case.settings.get("TASKGATE_SCHEMA", "public"))
+        if schema != "public":
+            await asyncio.to_thread(migrate, self.url, schema=schema)
+        self.store = await Store.open(self.url, schema)
         await self.provider.start()
         self.image_url = await self.images.start()
         if self.case.proxy:
