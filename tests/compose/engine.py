@@ -131,6 +131,10 @@ def _started(folder: Path) -> Iterator[str]:
                 raise NoEngine("dockerd does not start here: " + " / ".join(said))
             time.sleep(0.2)
         yield host
+        # the cache must not grow for ever; what was built lately makes the next run short
+        subprocess.run(
+            ["docker", "--host", host, "image", "prune", "--force", "--filter", "until=48h"], capture_output=True
+        )
     finally:
         server.terminate()
         try:

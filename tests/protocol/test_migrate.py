@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -288,3 +291,17 @@ def test_running_rows_that_are_adopted_count_by_the_ledger_alone(empty_database:
         tokens = [r["claim_token"] for r in db.run("SELECT claim_token FROM tasks WHERE status = 'running'")]
         assert len(set(tokens)) == 3
         assert 0 not in tokens
+
+
+def test_a_user_id_without_a_name_can_migrate(empty_database: str) -> None:
+    """As in a container that runs under any user id: no LOGNAME, and pwd knows nothing of it."""
+    program = (
+        "import pwd, sys\n"
+        "def unknown(uid): raise KeyError(uid)\n"
+        "pwd.getpwuid = unknown\n"
+        "from taskgate.protocol.migrate import migrate\n"
+        "migrate(sys.argv[1])\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program, empty_database], check=True, timeout=60, env={"PATH": os.environ["PATH"]}
+    )

@@ -5,6 +5,8 @@ Takes over an origin `tasks` table that is in use; refuses a table of that name 
 
 from __future__ import annotations
 
+import getpass
+import os
 import time
 from importlib.resources import as_file, files
 from typing import TYPE_CHECKING, Any
@@ -178,6 +180,7 @@ def _table_changes(
     """Apply the numbered files that are not applied yet, retrying when a lock on the table is not to be had."""
     from yoyo import get_backend, read_migrations  # type: ignore[import-untyped]
 
+    _have_a_name()
     backend = get_backend(_yoyo_url(database_url, place))
     try:
         with as_file(files("taskgate.protocol") / "migrations") as folder:
@@ -196,6 +199,14 @@ def _table_changes(
                 _patiently(apply, say)
     finally:
         backend.connection.close()
+
+
+def _have_a_name() -> None:
+    """yoyo notes who migrated, and fails where the user id has no name, as in many containers."""
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):
+        os.environ["LOGNAME"] = f"uid{os.getuid()}"
 
 
 def _yoyo_url(database_url: str, place: str) -> str:
