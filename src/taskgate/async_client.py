@@ -131,6 +131,11 @@ class AsyncClient:
         """See Client.limits."""
         return dict(await self._run(flows.read("/limits")))
 
+    async def workers(self) -> Sequence[dict[str, Any]]:
+        """See Client.workers."""
+        found: Sequence[dict[str, Any]] = (await self._run(flows.read("/workers")))["items"]
+        return found
+
     async def close(self) -> None:
         await self._http.aclose()
 

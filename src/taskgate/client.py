@@ -23,10 +23,11 @@ T = TypeVar("T")
 class Client:
     """A blocking client; keeps connections, so make one and use it from any thread, and close it.
 
-    `url` and `api_key` default to TASKGATE_URL (http://127.0.0.1:8000) and TASKGATE_API_KEY. `timeout` are the
-    seconds one request may take, waiting apart. What is safe to repeat is repeated a few times when the API is
-    away or says 503; a submission only if it carries a `task_id`, so that it cannot be carried out twice.
-    Raises errors of `taskgate.errors`, all of them TaskgateError; ValueError for what cannot be sent at all.
+    `url` defaults to TASKGATE_URL, else a running `taskgate up` of this user, else http://127.0.0.1:8000; `api_key`
+    to TASKGATE_API_KEY. `timeout` are the seconds one request may take, waiting apart. What is safe to repeat is
+    repeated a few times when the API is away or says 503; a submission only if it carries a `task_id`, so that it
+    cannot be carried out twice. Raises errors of `taskgate.errors`, all of them TaskgateError; ValueError for what
+    cannot be sent at all.
     """
 
     def __init__(self, url: str | None = None, api_key: str | None = None, *, timeout: float = 30.0) -> None:
@@ -137,6 +138,11 @@ class Client:
     def limits(self) -> dict[str, Any]:
         """The limit of the whole fleet."""
         return dict(self._run(flows.read("/limits")))
+
+    def workers(self) -> Sequence[dict[str, Any]]:
+        """The workers seen within a day (GET /workers); needs an admin's key where there are keys."""
+        found: Sequence[dict[str, Any]] = (self._run(flows.read("/workers")))["items"]
+        return found
 
     def close(self) -> None:
         self._http.close()

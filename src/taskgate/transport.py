@@ -17,7 +17,7 @@ NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, ht
 
 def http_options(url: str | None, api_key: str | None) -> dict[str, Any]:
     """Arguments of an httpx2 client. Raises ValueError for a URL that cannot be an API's."""
-    place = (url or _environment("TASKGATE_URL") or DEFAULT_URL).rstrip("/")
+    place = (url or _environment("TASKGATE_URL") or _running_up() or DEFAULT_URL).rstrip("/")
     parts = urlsplit(place)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{place!r} is no URL of an API: it begins with http:// or https:// and names a host")
@@ -27,6 +27,16 @@ def http_options(url: str | None, api_key: str | None) -> dict[str, Any]:
     loopback = host in ("localhost", "::1") or host.startswith("127.") or host.endswith(".localhost")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     return {"base_url": place, "headers": headers, "trust_env": not loopback, "follow_redirects": False}
+
+
+def _running_up() -> str | None:
+    """The API of a running `taskgate up` of this user, as the command line finds it."""
+    try:
+        from taskgate.local.state import find
+    except ImportError:  # a system without users as `up` needs them
+        return None
+    running = find()
+    return None if running is None else running.url
 
 
 def _environment(name: str) -> str:

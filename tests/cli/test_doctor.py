@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import psycopg
@@ -74,8 +75,25 @@ def test_paused_silent_and_unserved(operate: Cli, database: str, worker: Program
     assert "paused" in found["limit"]["message"]
     assert found["task types"]["state"] == "fail"
     assert "nobody" in found["task types"]["message"]
+    assert found["task types"]["remedy"].endswith("taskgate worker --app MODULE --types nobody")
     execute(database, "SELECT taskgate.set_limit(1000)")
     assert "can never be reached" in checks(operate("doctor", "--json"))["workers"]["message"]
+
+
+def test_a_task_that_waits_though_there_is_room(operate: Cli, database: str, worker: Program) -> None:
+    execute(database, TASK.format("nobody"))
+    execute(database, "UPDATE tasks SET created_at = now() - interval '1 hour'")
+    found = checks(operate("doctor", "--json"))
+    assert (found["task types"]["state"], found["queue"]["state"]) == ("fail", "ok")
+    worker.process.send_signal(signal.SIGSTOP)  # alive by its last sign of life, but takes nothing
+    try:
+        execute(database, "UPDATE tasks SET task_type = 'echo'")
+        found = checks(operate("doctor", "--json"))
+        assert "task types" not in found
+        assert found["queue"]["state"] == "warn"
+        assert "have room" in found["queue"]["message"]
+    finally:
+        worker.process.send_signal(signal.SIGCONT)
 
 
 def test_overdue_tasks_that_nobody_recovers(operate: Cli, database: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -14,7 +15,7 @@ from taskgate.cli.errors import CliError
 from taskgate.local import state
 from taskgate.settings import Settings
 from tests.cli.conftest import Cli, run
-from tests.programs import TASKGATE, Program, environment
+from tests.programs import TASKGATE, Program, environment, until
 
 
 def test_help_is_quick_to_import_and_lists_every_command() -> None:
@@ -77,6 +78,11 @@ def test_limits(operate: Cli) -> None:
     assert (ran.code, ran.error["code"]) == (2, "not_built")
     assert operate("limits", "show", "--json").json["limit"] == 0
     assert operate("limits", "set", "many").code == 2
+    assert "limit    0 (paused)\nrunning  0" in operate("limits").out
+    assert operate("limits", "--json").json["limit"] == 0
+    ran = operate("limits", "--json", "set", "9")
+    assert (ran.code, ran.error["code"]) == (2, "usage")
+    assert operate("limits", "--json").json["limit"] == 0
 
 
 def test_types_and_stats(operate: Cli, worker: Program, database: str) -> None:
@@ -158,6 +164,58 @@ def test_a_running_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CliError, match="no `taskgate up`") as caught:
         places.database_place(Settings())
     assert caught.value.exit_code == 2
+
+
+@pytest.fixture
+def found_up(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """An environment that holds no DATABASE_URL but leads to an `up` on the test's database: this process."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    data = state.default_data_dir()
+    if tmp_path not in data.parents:
+        pytest.skip("root's data folder is the system's here")
+    data.mkdir(parents=True)
+    started = state.process_started(os.getpid()) or ""
+    settings = {"TASKGATE_LLM_MODEL": "model-of-up", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
+    state.write(
+        state.State(os.getpid(), started, "http://127.0.0.1:8", database, str(data), "m", model_settings=settings)
+    )
+    return environment(XDG_DATA_HOME=str(tmp_path), HOME=str(tmp_path), TASKGATE_LOG_FORMAT="json")
+
+
+def test_what_runs_finds_the_database_of_a_running_up(found_up: dict[str, str], tmp_path: Path, database: str) -> None:
+    (tmp_path / "up_work.py").write_text(
+        "import os\nfrom taskgate import Task, handler\n\n\n@handler('tell')\n"
+        "def tell(task: Task[dict]) -> str:\n    return os.environ['TASKGATE_LLM_MODEL'] + os.environ['no_proxy']\n"
+    )
+    said = "DATABASE_URL is not set: using that of the running `taskgate up`, postgresql://127.0.0.1"
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO tasks (task_id, status, task_type, request) VALUES ('a', 'pending', 'tell', '{}')"
+        )
+        env = found_up | {"PYTHONPATH": str(tmp_path)}
+        with Program([TASKGATE, "worker", "--app", "up_work:tell", "--types", "tell"], env) as program:
+            program.event("worker_started")
+            until(
+                "the task's end",
+                lambda: connection.execute("SELECT 1 FROM tasks WHERE status = 'completed'").fetchone(),
+            )
+            assert program.lines[0].startswith(said)
+        (result,) = connection.execute("SELECT result FROM tasks").fetchone() or ("",)
+        assert result.startswith("model-of-up")
+        assert "127.0.0.1" in result
+    with Program([TASKGATE, "api", "--port", "0"], found_up) as program:
+        program.event("api_started")
+        assert program.lines[0].startswith(said)
+    ran = run(found_up, "migrate")
+    assert (ran.code, ran.err.startswith(said)) == (0, True)
+    assert run(found_up, "migrate", "--json").err == ""
+    password = urlsplit(database).password
+    assert password
+    assert password not in ran.err
+    with Program([TASKGATE, "worker"], found_up | {"DATABASE_URL": "postgresql://u@127.0.0.1:9/x"}) as program:
+        program.event("database_lost")
+        assert not any(line.startswith(said) for line in program.lines)
 
 
 def test_fake_provider_runs_under_its_own_pid() -> None:

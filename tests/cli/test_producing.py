@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.cli.conftest import Cli
-from tests.programs import Program, until
+from tests.cli.conftest import Cli, run
+from tests.programs import Program, environment, start_api, until
 
 
 def test_submit_prints_the_id_alone(produce: Cli) -> None:
@@ -31,6 +31,7 @@ def test_a_request_from_stdin_keeps_its_order(produce: Cli) -> None:
 def test_wait_prints_the_result(produce: Cli, worker: Program) -> None:
     ran = produce("submit", "hello", "--type", "echo", "--wait", "--within", "60")
     assert (ran.code, ran.out) == (0, "echo hello\n")
+    assert len(ran.err.splitlines()) == 1  # the id alone
     as_json = produce("submit", "again", "--type", "echo", "--wait", "--json").json
     assert as_json["result"] == {"text": "echo again"}
     assert as_json["attempts"] == 1
@@ -54,6 +55,22 @@ def test_not_final_in_time(produce: Cli) -> None:
     assert ran.code == 1
     assert ran.error["code"] == "wait_timeout"
     assert ran.error["task_id"] in ran.error["remedy"]
+
+
+def test_waiting_for_nobody_is_said_once(produce: Cli, worker: Program) -> None:
+    ran = produce("submit", "nobody works", "--within", "0.2")
+    task_id, warning, *_ = ran.err.splitlines()
+    assert warning == "No live worker serves the type llm: the task waits for one (taskgate worker --app MODULE)."
+    assert ran.err.count("No live worker") == 1
+    assert task_id in ran.err.splitlines()[-1]
+
+
+def test_a_key_that_may_not_see_workers_is_no_trouble(database: str) -> None:
+    with start_api(database, TASKGATE_API_KEYS="acme:secret-a") as program:
+        env = environment(TASKGATE_URL=program.event("api_started")["url"], TASKGATE_API_KEY="secret-a")
+        ran = run(env, "submit", "nobody works", "--within", "0.2")
+    assert (ran.code, "No live worker" in ran.err) == (1, False)
+    assert "It goes on" in ran.err
 
 
 def test_many_and_watch(produce: Cli, worker: Program) -> None:

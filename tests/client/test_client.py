@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from taskgate import AsyncClient, Client
+from taskgate import AsyncClient, Client, exchange
 from taskgate.errors import (
     Conflict,
     NotAllowed,
@@ -25,6 +29,8 @@ from taskgate.errors import (
     TaskgateError,
     WaitTimeout,
 )
+from taskgate.local import state
+from taskgate.transport import http_options
 from tests.programs import start_api
 
 
@@ -236,6 +242,34 @@ def test_keys_come_from_the_environment_or_a_file(
             client.get(task_id)  # another tenant's
         with Client(api_key="secret-a") as client:
             assert client.get(task_id).status == "pending"
+
+
+async def test_without_a_url_a_running_up_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = state.State(os.getpid(), state.process_started(os.getpid()) or "", "http://127.0.0.1:9", "", "", "m")
+    monkeypatch.setattr(state, "default_data_dir", lambda: tmp_path)
+    monkeypatch.setattr(exchange, "TRIES", 1)
+    assert http_options(None, None)["base_url"] == "http://127.0.0.1:8000"
+    state.write(replace(running, data=str(tmp_path)))
+    with Client() as client, pytest.raises(NotReachable, match=r"127\.0\.0\.1:9"):
+        client.stats()
+    async with AsyncClient() as patient:
+        with pytest.raises(NotReachable, match=r"127\.0\.0\.1:9"):
+            await patient.stats()
+    monkeypatch.setenv("TASKGATE_URL", "http://127.0.0.1:7")
+    assert http_options(None, None)["base_url"] == "http://127.0.0.1:7"
+    assert http_options("http://127.0.0.1:6", None)["base_url"] == "http://127.0.0.1:6"
+
+
+def test_a_client_with_a_url_looks_for_no_up() -> None:
+    code = "import sys, taskgate; taskgate.Client('http://x'); print('taskgate.local.state' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
+
+
+async def test_workers(api: str) -> None:
+    with Client(api) as client:
+        assert client.workers() == []
+    async with AsyncClient(api) as patient:
+        assert await patient.workers() == []
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://", "nonsense"])

@@ -16,13 +16,13 @@ import pytest
 
 from taskgate.local import state
 from taskgate.local.account import LocalError
-from taskgate.local.feed import Change, Tracker, line, summary
+from taskgate.local.feed import Change, Tracker, count_running, line, summary
 from taskgate.local.folder import FolderLock, end_leftovers
 from taskgate.local.ports import can_bind, free_port
 from taskgate.local.process import ChildProcess
 from taskgate.local.provider import without_proxy_for_loopback
 from taskgate.local.service import Service, notable
-from taskgate.local.supervisor import proxy_catches_loopback
+from taskgate.local.supervisor import proxy_catches_loopback, stopping
 from taskgate.protocol.calls import Calls, NewTask, WorkerInfo
 from taskgate.protocol.connect import Database, connect
 from tests.local.helpers import alive, wait_for
@@ -85,7 +85,7 @@ def test_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setattr(sys, "platform", "darwin")
     assert state.default_data_dir() == tmp_path / "Library/Application Support/taskgate"
     monkeypatch.setenv("HOME", "/nonexistent")
-    with pytest.raises(LocalError, match="--data"):
+    with pytest.raises(LocalError, match=r'with --data \(make up ARGS="--data DIR"\)'):
         state.default_data_dir()
 
 
@@ -180,7 +180,19 @@ def test_only_warnings_and_errors_of_a_log_are_shown() -> None:
     assert notable("plain text") is None
     assert notable("[1, 2]") is None
     assert notable('{"level":"WARN","msg":"slow","seconds":3}') == "warn slow seconds=3"
+    assert notable('{"level":"warning","event":"x","traceback":"long","error":"e"}') == "warning x error=e"
     assert notable('{"level":"error","event":"x","exception":"Trace\\nValueError: y"}') == "error x ValueError: y"
+
+
+def test_the_end_says_what_it_waits_for() -> None:
+    assert stopping(0, 30) == "Stopping (once more: at once) ..."
+    assert stopping(1, 0.5) == "Stopping: waiting for 1 running task, 0.5 s at most (once more: at once) ..."
+    assert stopping(3, 30) == "Stopping: waiting for 3 running tasks, 30 s at most (once more: at once) ..."
+    assert stopping(None, 30).startswith("Stopping: waiting for the running tasks, 30 s at most")
+
+
+def test_nobody_counts_where_no_database_is() -> None:
+    assert count_running(Database(f"postgresql://u@127.0.0.1:{free_port()}/x")) is None
 
 
 def test_loopback_is_exempt_from_proxies() -> None:

@@ -14,7 +14,9 @@ import urllib.request
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from taskgate.local import state
@@ -148,6 +150,7 @@ def test_the_first_task_as_a_person_would(server_folder: Path) -> None:
         assert "Paris" in task["result"]["text"]
         assert task["result"]["model"] == "smollm2-135m"
         up.says(rf"llm {accepted['task_id']} completed in .* s: .*Paris")
+        assert up.state().model_settings["TASKGATE_LLM_MODEL"] == "smollm2-135m"
         pids = all_pids(up)
         assert len(pids) == 4
 
@@ -250,9 +253,15 @@ def test_the_next_port_is_taken_unless_one_was_asked_for(monkeypatch: pytest.Mon
 def test_a_second_signal_does_not_wait(server_folder: Path) -> None:
     with RunningUp(server_folder / "data").ready() as up:
         pids = all_pids(up)
+        assert urlsplit(up.state().dsn).password not in up.output
+        with psycopg.connect(up.state().dsn) as connection:
+            connection.execute(
+                "INSERT INTO tasks (task_id, status, task_type, request, locked_until) "
+                "VALUES ('a', 'running', 'llm', '{}', now() + interval '1 hour')"
+            )
         os.kill(up.state().children["worker"][0], signal.SIGSTOP)  # it cannot drain
         up.process.send_signal(signal.SIGTERM)
-        up.says(r"^Stopping \(once more: at once\)")
+        up.says(r"^Stopping: waiting for 1 running task, 30 s at most \(once more: at once\)")
         up.process.send_signal(signal.SIGINT)
         assert up.process.wait(60) == 128 + signal.SIGINT
         for pid in pids:

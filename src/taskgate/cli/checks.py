@@ -100,16 +100,21 @@ def _workers(facts: Facts) -> Iterator[Check]:
             )
 
 
-def _unserved(facts: Facts) -> Iterator[Check]:
+def _unserved_types(facts: Facts) -> dict[str, int]:
+    """The types of pending tasks that no live worker serves, and how many wait."""
     served = {name for row in facts.alive for name in row["types"] or []}
     pending = {row["task_type"]: row["tasks"] for row in facts.by_type if row["status"] == "pending"}
-    for name, count in pending.items():
-        if facts.alive and name not in served:
+    return {name: count for name, count in pending.items() if name not in served}
+
+
+def _unserved(facts: Facts) -> Iterator[Check]:
+    for name, count in _unserved_types(facts).items():
+        if facts.alive:
             yield Check(
                 "task types",
                 "fail",
                 f"{count} tasks of type {name} wait, and no live worker serves that type",
-                f"Start a worker with its handler: taskgate worker --app MODULE:HANDLERS --types {name}",
+                f"Start a worker with its handler: taskgate worker --app MODULE --types {name}",
             )
 
 
@@ -122,7 +127,7 @@ def _pending(facts: Facts) -> Check:
     text += f"; the oldest has waited {duration(oldest)}"
     if facts.alive and stats["limit"] > 0 and stats["running"] < stats["limit"] and oldest > STALE_PENDING_SECONDS:
         busy = sum(row["busy"] for row in facts.alive)
-        if busy < stats["slots"]:
+        if busy < stats["slots"] and not _unserved_types(facts):  # the oldest may be one of those
             return Check(
                 "queue",
                 "warn",

@@ -15,7 +15,16 @@ from taskgate.cli.tasks import JsonOption
 if TYPE_CHECKING:
     from taskgate.protocol.calls import Calls
 
-limits = typer.Typer(help="Show or set how many tasks run at once in the whole fleet.", no_args_is_help=True)
+limits = typer.Typer(help="Show or set how many tasks run at once in the whole fleet.")
+
+
+@limits.callback(invoke_without_command=True)
+def limits_alone(context: typer.Context, as_json: JsonOption = False) -> None:
+    """Show or set how many tasks run at once in the whole fleet. Alone: show."""
+    if context.invoked_subcommand is None:
+        limits_show(as_json)
+    elif as_json:
+        raise CliError(f"put --json behind `{context.invoked_subcommand}`", code="usage", exit_code=USAGE)
 
 
 @limits.command("show")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
@@ -12,6 +14,7 @@ from taskgate.cli.errors import SCHEMA, UNREACHABLE, USAGE, CliError
 if TYPE_CHECKING:
     from taskgate.async_client import AsyncClient
     from taskgate.client import Client
+    from taskgate.local.state import State
     from taskgate.protocol.calls import Calls
     from taskgate.protocol.connect import Database
     from taskgate.settings import Settings
@@ -83,6 +86,21 @@ def database_place(settings: Settings) -> Database:
             remedy="Set DATABASE_URL to the postgresql:// URL of the tasks, or start `taskgate up`.",
         )
     return Database(running.dsn, settings.schema_name)
+
+
+def join_running_up(*, quiet: bool = False) -> State | None:
+    """Without a DATABASE_URL: puts that of a running `up` into the environment and says so on stderr."""
+    if os.environ.get("DATABASE_URL") or os.environ.get("DATABASE_URL_FILE"):
+        return None
+    from taskgate.local.state import find
+
+    running = find()
+    if running is not None:
+        os.environ["DATABASE_URL"] = running.dsn
+        if not quiet:
+            place = without_password(running.dsn)
+            print(f"DATABASE_URL is not set: using that of the running `taskgate up`, {place}", file=sys.stderr)
+    return running
 
 
 def without_password(url: str) -> str:

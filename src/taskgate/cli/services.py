@@ -12,6 +12,7 @@ import typer
 
 from taskgate.cli.errors import FAILED, SCHEMA, UNREACHABLE, CliError
 from taskgate.cli.output import emit
+from taskgate.cli.places import database_place, join_running_up, load_settings
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -53,14 +54,25 @@ def api(
         os.environ["TASKGATE_HOST"] = host
     if port is not None:
         os.environ["TASKGATE_PORT"] = str(port)
+    join_running_up()
     _become("taskgate.api", [])
 
 
 def worker(
-    app: Annotated[list[str] | None, typer.Option(help="module:handlers, a registry to serve; repeatable.")] = None,
+    app: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE[:NAME]", help="Serve a module's handlers, or one registry or function of it; repeatable."
+        ),
+    ] = None,
     types: Annotated[str | None, typer.Option(help="Serve these task types only, for example llm,veo.")] = None,
 ) -> None:
     """Run a worker in the foreground: the same as `python -m taskgate.worker`."""
+    running = join_running_up()
+    if running is not None and not (os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL")):
+        from taskgate.local.provider import without_proxy_for_loopback
+
+        os.environ.update(without_proxy_for_loopback() | running.model_settings)  # it may take `llm` tasks of the `up`
     arguments = [text for each in app or [] for text in ("--app", each)]
     _become("taskgate.worker", [*arguments, *(["--types", types] if types is not None else [])])
 
@@ -75,7 +87,6 @@ def migrate(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only the result.")] = False,
 ) -> None:
     """Bring the database to this version's schema. Safe to run twice, and while everything runs."""
-    from taskgate.cli.places import database_place, load_settings
     from taskgate.protocol.migrate import MigrationError
     from taskgate.protocol.migrate import migrate as run_migrate
 
@@ -83,6 +94,7 @@ def migrate(
         if not quiet and not as_json and not line.startswith("function file"):
             typer.echo(line)
 
+    join_running_up(quiet=quiet or as_json)
     settings = load_settings()
     database = database_place(settings)
     try:

@@ -7,15 +7,19 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from taskgate.cli.checks import SILENT_SECONDS
 from taskgate.cli.errors import FAILED, USAGE, CliError
 from taskgate.cli.output import clean, print_json, print_json_line
 from taskgate.cli.places import client
 from taskgate.cli.tasks import UrlOption, finish, show
 from taskgate.submission import Options
+
+if TYPE_CHECKING:
+    from taskgate.client import Client
 
 
 def submit(
@@ -82,6 +86,7 @@ def submit(
                 return
             if not as_json:
                 print(submitted.task_id, file=sys.stderr, flush=True)
+                _warn_unserved(api, task_type)
             view = finish(api, submitted.task_id, within)
     except ValueError as error:
         raise CliError(str(error), code="invalid_request", exit_code=USAGE) from None
@@ -93,6 +98,22 @@ def submit(
         show(view)
     if not view.ok:
         raise typer.Exit(FAILED)
+
+
+def _warn_unserved(api: Client, task_type: str) -> None:
+    """Says that nobody is there to wait for, where the API lets this caller know."""
+    from taskgate.errors import TaskgateError
+
+    try:
+        workers = api.workers()
+    except TaskgateError:
+        return  # for admins only, where there are keys
+    if not any(task_type in (each["types"] or []) and each["silent_seconds"] <= SILENT_SECONDS for each in workers):
+        print(
+            f"No live worker serves the type {task_type}: the task waits for one (taskgate worker --app MODULE).",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _print_submitted(task_id: str, status: str, as_json: bool) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import asyncpg
+
 from taskgate.local.service import Say
 from taskgate.protocol.calls import Calls
 from taskgate.protocol.connect import DATABASE_ERRORS, Database, connect
@@ -18,6 +20,7 @@ TICK_SECONDS = 0.4
 PAGE = 200
 FOLLOWED = 2000  # unfinished tasks whose changes are looked up
 SINGLE_LINES = 12  # more changes than that in one tick are summed up
+COUNT_SECONDS = 3.0
 FINAL = frozenset({"completed", "failed"})
 
 
@@ -116,6 +119,22 @@ def _excerpt(row: Any) -> str:
 def _short(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= 90 else text[:89] + "…"
+
+
+def count_running(database: Database) -> int | None:
+    """How many tasks run; None when the database does not say so soon."""
+
+    async def ask() -> int:
+        connection = await connect(database, "taskgate up", command_timeout=COUNT_SECONDS)
+        try:
+            return int((await Calls(connection, database.schema).stats())["running"])
+        finally:
+            connection.terminate()
+
+    try:
+        return asyncio.run(asyncio.wait_for(ask(), COUNT_SECONDS))
+    except (*DATABASE_ERRORS, asyncpg.PostgresError):
+        return None
 
 
 class Feed:

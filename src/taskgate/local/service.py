@@ -22,7 +22,7 @@ BACKOFF_MAX = 30.0
 SETTLED_SECONDS = 60.0  # a program that ran so long is no longer failing at its start
 REPEAT_SECONDS = 30.0  # the same trouble again is not shown again so soon
 SHOWN_LEVELS = frozenset({"warning", "warn", "error", "critical", "fatal"})
-FIXED_KEYS = frozenset({"event", "msg", "level", "timestamp", "time", "logger", "exception"})
+FIXED_KEYS = frozenset({"event", "msg", "level", "timestamp", "time", "logger", "exception", "traceback"})
 
 
 class Service:

@@ -31,6 +31,8 @@ class State:
     """The folder with its data."""
     model: str
     children: dict[str, tuple[int, str]] = field(default_factory=dict)
+    model_settings: dict[str, str] = field(default_factory=dict)
+    """The variables that lead a worker to the model of this `up`; none when the model is the user's own."""
 
 
 def default_data_dir() -> Path:
@@ -46,7 +48,9 @@ def default_data_dir() -> Path:
         return Path(system, "taskgate")
     home = os.environ.get("HOME", "")
     if not home or not Path(home).is_dir():
-        raise LocalError("HOME names no folder, so there is no place for the data: name one with --data.")
+        raise LocalError(
+            'HOME names no folder, so there is no place for the data: name one with --data (make up ARGS="--data DIR").'
+        )
     if sys.platform == "darwin":
         return Path(home, "Library", "Application Support", "taskgate")
     return Path(home, ".local", "share", "taskgate")

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from taskgate.local import state
 from taskgate.local.account import LocalError, reachable_directory, server_account
-from taskgate.local.feed import Feed
+from taskgate.local.feed import Feed, count_running
 from taskgate.local.folder import FolderLock, end_leftovers
 from taskgate.local.goworker import go_worker
 from taskgate.local.ports import can_bind, free_port
@@ -97,8 +97,9 @@ class Supervisor:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._stop_asked.is_set():
             self._stop_asked.set()
-            with contextlib.suppress(OSError):
-                os.write(1, b"\nStopping (once more: at once) ...\n")  # print() is not reentrant
+            if self._feed is None:  # else _stop says more
+                with contextlib.suppress(OSError):
+                    os.write(1, b"\nStopping (once more: at once) ...\n")  # print() is not reentrant
             return
         for service in self._all_services():
             if service.pid is not None:
@@ -172,9 +173,11 @@ class Supervisor:
             dsn=dsn,
             data=str(data),
             model=provider.name,
+            model_settings=provider.env,
         )
         self._write_state()
-        self._feed = Feed(Database(dsn, settings.schema_name), say)
+        self._database = Database(dsn, settings.schema_name)
+        self._feed = Feed(self._database, say)
         self._feed.start()
         print(welcome(local_url, provider.name, options, bool(settings.api_keys), logs), flush=True)
 
@@ -227,12 +230,15 @@ class Supervisor:
             self._write_state()
 
     def _stop(self) -> None:
-        if self._feed is not None:
-            self._feed.stop()
         workers, others = self._services[1:], self._services[:1]
         provider = self._provider.service if self._provider is not None else None
         for service in workers:
             service.ask_to_stop()
+        if self._feed is not None:
+            running = count_running(self._database) if self._postgres is not None else None  # else others' as well
+            with contextlib.suppress(OSError):
+                print(f"\n{stopping(running, self._grace)}", flush=True)
+            self._feed.stop()
         self._await_all(workers, self._grace + 10)  # a worker drains, and then gives back what is left
         for service in (rest := [*others, *([provider] if provider is not None else [])]):
             service.ask_to_stop()
@@ -249,6 +255,14 @@ class Supervisor:
             service.wait_stopped(deadline)
 
 
+def stopping(running: int | None, grace: float) -> str:
+    """What the end waits for; None: it is not known how many tasks run."""
+    if running == 0:
+        return "Stopping (once more: at once) ..."
+    what = "the running tasks" if running is None else f"{running} running task{'s' if running != 1 else ''}"
+    return f"Stopping: waiting for {what}, {grace:g} s at most (once more: at once) ..."
+
+
 def welcome(url: str, model: str, options: UpOptions, keys: bool, logs: Path) -> str:
     """What is up, and a first task to paste."""
     curl = "curl" if not proxy_catches_loopback(os.environ.get) else "curl --noproxy '*'"
@@ -263,6 +277,8 @@ Post a task, then read its result (put the task_id of the first answer in the se
 
   {curl} -X POST {url}/tasks -H 'Content-Type: application/json' -d '{{"prompt":"What is the capital of France?"}}'
   {curl} '{url}/tasks/TASK_ID?wait=30'
+
+The tasks with SQL: taskgate psql. Handlers of yours: taskgate worker --app MODULE. Both find this by themselves.
 
 Ctrl-C stops everything; the data stays. What happens from here on:
 """
