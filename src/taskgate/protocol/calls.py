@@ -180,6 +180,10 @@ class Calls:
         """`done`, `not_failed` or `not_found`."""
         return str(await self._db.fetchval(f"SELECT {self._f}.retry($1, $2)", task_id, tenant))
 
+    async def wait_for_locks(self, seconds: float) -> None:
+        """For the rest of this transaction: give up after `seconds` (asyncpg.LockNotAvailableError) at a lock."""
+        await self._db.execute("SELECT set_config('lock_timeout', $1, true)", f"{seconds * 1000:.0f}ms")
+
     # workers
 
     async def register_worker(self, worker: WorkerInfo) -> None:

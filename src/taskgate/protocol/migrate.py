@@ -230,15 +230,18 @@ def _adopt(connection: psycopg.Connection[tuple[object, ...]], say: Callable[[st
         if not missing and not running:
             return
         say(f"adopting {missing} rows, {running} of them running")
-        last: Any = SMALLEST
-        while last is not None:
-            last = _value(connection, "SELECT adopt_order(%s, %s)", last, ADOPT_BATCH)
-        if time.monotonic() > deadline:
-            raise MigrationError(
-                "rows of the tasks table are held by a long transaction: end it (pg_stat_activity shows it, oldest"
-                " xact_start first), then run migrate again"
-            )
-        time.sleep(LOCK_PAUSE)
+        while True:
+            last: Any = SMALLEST
+            while last is not None:
+                last = _value(connection, "SELECT adopt_order(%s, %s)", last, ADOPT_BATCH)
+            if time.monotonic() > deadline:
+                raise MigrationError(
+                    "rows of the tasks table are held by a long transaction: end it (pg_stat_activity shows it, oldest"
+                    " xact_start first), then run migrate again"
+                )
+            if not _value(connection, "SELECT count(*) FROM adopting"):
+                break
+            time.sleep(LOCK_PAUSE)
 
 
 def _value(connection: psycopg.Connection[tuple[object, ...]], statement: str, *values: object) -> Any:

@@ -38,7 +38,8 @@ BEGIN
     RETURN missing;
 END $$;
 
--- Takes the next p_batch ranked rows after p_after; answers the last rank of them, NULL at the end.
+-- Takes the next p_batch ranked rows after p_after; answers the last rank of them, NULL at the end. Rows that
+-- others hold keep their rank for the next pass.
 CREATE OR REPLACE FUNCTION adopt_order(p_after bigint, p_batch integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE
@@ -51,5 +52,7 @@ BEGIN
         SELECT t.task_id FROM tasks t WHERE t.task_id = ANY (ids) AND t.seq IS NULL FOR UPDATE SKIP LOCKED
     )
     UPDATE tasks t SET seq = a.rank FROM free JOIN adopting a USING (task_id) WHERE t.task_id = free.task_id;
+    DELETE FROM adopting a WHERE a.task_id = ANY (ids)
+        AND NOT EXISTS (SELECT FROM tasks t WHERE t.task_id = a.task_id AND t.seq IS NULL);
     RETURN last_rank;
 END $$;

@@ -152,8 +152,9 @@ BEGIN
     FROM (
         SELECT CASE WHEN t.task_id = ANY (again) THEN 'again' ELSE 'claimed' END AS outcome, i.ord, t.task_id,
                t.claim_token, t.task_type, t.request_raw, t.request, t.attempts,
-               coalesce(t.max_attempts, s.max_attempts) AS max_attempts, t.timeout_seconds, t.tenant, t.metadata,
-               c.checkpoint, t.traceparent, n - greatest(t.created_at, t.run_at) AS waited,
+               coalesce(t.max_attempts, s.max_attempts) AS max_attempts,
+               CASE WHEN t.timeout_seconds > 0 AND t.timeout_seconds < 1e9 THEN t.timeout_seconds END AS timeout_seconds, t.tenant, t.metadata,
+               c.checkpoint, t.traceparent, n - greatest(n - interval '1 year', least(n, greatest(t.created_at, t.run_at))) AS waited,
                p_inline_bytes IS NULL OR p_inline_bytes >= sum(
                    CASE WHEN pg_column_size(t.request) > p_inline_bytes THEN p_inline_bytes + 1  -- not even unpacked
                    ELSE octet_length(coalesce(t.request_raw::text, t.request::text))

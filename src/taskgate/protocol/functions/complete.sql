@@ -1,6 +1,6 @@
 -- Writes results (JSON texts) of finished tasks. A task whose cancellation was asked for meanwhile ends
 -- `failed` with `cancelled`: that is what the caller of cancel was told.
--- Answers `done`, `already` or `stale` for each.
+-- Answers `done`, `already`, `stale` or `busy` for each, see verdicts.
 CREATE OR REPLACE FUNCTION complete(p_ids text[], p_tokens bigint[], p_results text[])
 RETURNS TABLE (task_id text, token bigint, outcome text)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
@@ -9,13 +9,14 @@ SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_ne
 DECLARE
     n timestamptz := clock_timestamp();
     ttl interval := (SELECT s.result_ttl FROM settings s);
+    ours text[];
     done text[];
     cancelled text[];
 BEGIN
-    IF cardinality(p_ids) > 1 THEN  -- in one order, so that batches that overlap do not deadlock
-        PERFORM FROM tasks t WHERE t.task_id = ANY (p_ids) AND t.claim_token = ANY (p_tokens)
-        ORDER BY t.task_id FOR NO KEY UPDATE;
-    END IF;
+    -- Rows that somebody else has locked are left for the next call: one of them must not hold up its neighbours.
+    SELECT array_agg(l.task_id) INTO ours
+    FROM (SELECT t.task_id FROM tasks t WHERE t.task_id = ANY (p_ids) AND t.claim_token = ANY (p_tokens)
+          ORDER BY t.task_id FOR NO KEY UPDATE SKIP LOCKED) AS l;
     WITH put AS (
         UPDATE tasks t SET
             status = CASE WHEN t.cancel_requested_at IS NULL THEN 'completed' ELSE 'failed' END,
@@ -25,7 +26,7 @@ BEGIN
             error_info = NULL, settled_token = t.claim_token, locked_until = NULL, updated_at = n, finished_at = n,
             expires_at = n + ttl
         FROM unnest(p_ids, p_tokens, p_results) AS g (id, token, result)
-        WHERE t.task_id = g.id AND t.task_id = ANY (p_ids) AND t.claim_token = g.token AND t.status || '' = 'running'
+        WHERE t.task_id = g.id AND t.task_id = ANY (ours) AND t.claim_token = g.token AND t.status || '' = 'running'
         RETURNING t.task_id, t.cancel_requested_at
     )
     SELECT array_agg(put.task_id), array_agg(put.task_id) FILTER (WHERE put.cancel_requested_at IS NOT NULL)

@@ -1,6 +1,6 @@
 -- Ends attempts that failed. p_retry: may be tried again while attempts are left, after p_delays (NULL: backoff
 -- with jitter); otherwise the task ends `failed`. The attempt is recorded either way.
--- Answers `done`, `already` or `stale` for each.
+-- Answers `done`, `already`, `stale` or `busy` for each, see verdicts.
 CREATE OR REPLACE FUNCTION fail(
     p_ids text[], p_tokens bigint[], p_errors text[], p_codes text[], p_infos text[], p_retry boolean[], p_delays interval[]
 ) RETURNS TABLE (task_id text, token bigint, outcome text)
@@ -25,7 +25,7 @@ BEGIN
         JOIN tasks t ON t.task_id = g.id AND t.claim_token = g.token AND t.status || '' = 'running'
         CROSS JOIN settings s
         WHERE t.task_id = ANY (p_ids)
-        ORDER BY t.task_id FOR UPDATE OF t
+        ORDER BY t.task_id FOR UPDATE OF t SKIP LOCKED
     ), told AS (
         INSERT INTO task_attempts AS a (task_id, token, attempt, worker_id, started_at, finished_at, outcome, error, error_code, error_info)
         SELECT m.task_id, m.claim_token, m.attempts, m.worker_id, m.started_at, n,

@@ -16,7 +16,9 @@ BEGIN
                t.cancel_requested_at IS NOT NULL OR t.attempts >= coalesce(t.max_attempts, s.max_attempts) AS ends
         FROM tasks t, settings s
         WHERE t.status = 'running' AND num_nulls(t.request) = 0 AND t.claim_token = ANY (p_tokens)
-          AND p_now > epoch + (t.locked_until - t.updated_at)
+          -- one lease since the server started (times that no lease can have are taken as they are)
+          AND CASE WHEN t.updated_at BETWEEN p_now - interval '30 days' AND p_now AND t.locked_until > p_now - interval '30 days'
+                   THEN p_now > epoch + (t.locked_until - t.updated_at) ELSE true END
         FOR UPDATE OF t SKIP LOCKED
     ) AS l;
     IF late IS NULL THEN

@@ -1,6 +1,6 @@
 -- Gives tasks back without costing an attempt: a drain, a snooze, a provider that throttles. Code `throttled`
 -- adds the delay to the task's account; beyond settings.max_throttle in all it ends `failed`.
--- Answers `done`, `already` or `stale` for each.
+-- Answers `done`, `already`, `stale` or `busy` for each, see verdicts.
 CREATE OR REPLACE FUNCTION release(
     p_ids text[], p_tokens bigint[], p_delays interval[], p_codes text[], p_reasons text[], p_infos text[]
 ) RETURNS TABLE (task_id text, token bigint, outcome text)
@@ -24,7 +24,7 @@ BEGIN
         JOIN tasks t ON t.task_id = g.id AND t.claim_token = g.token AND t.status || '' = 'running'
         CROSS JOIN settings s
         WHERE t.task_id = ANY (p_ids)
-        ORDER BY t.task_id FOR UPDATE OF t
+        ORDER BY t.task_id FOR UPDATE OF t SKIP LOCKED
     ), told AS (
         INSERT INTO task_attempts AS a (task_id, token, attempt, worker_id, started_at, finished_at, outcome, error, error_code, error_info)
         SELECT m.task_id, m.claim_token, m.attempts, m.worker_id, m.started_at, n,

@@ -93,7 +93,7 @@ SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_ha
 DECLARE tokens bigint[];
 BEGIN
     WITH won AS (
-        UPDATE tasks t SET status = 'running', attempts = t.attempts + 1, claim_token = nextval('claim_token_seq'),
+        UPDATE tasks t SET status = 'running', attempts = least(t.attempts, 2147483646) + 1, claim_token = nextval('claim_token_seq'),
             worker_id = p_worker, started_at = p_now, locked_until = p_now + p_lease, updated_at = p_now,
             expires_at = NULL
         WHERE t.task_id = ANY (p_ids)
@@ -107,7 +107,7 @@ END $$;
 CREATE OR REPLACE FUNCTION next_due(p_types text[], p_now timestamptz) RETURNS interval
 LANGUAGE sql STABLE SET search_path FROM CURRENT
 SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
-    SELECT min(due.run_at) - p_now
+    SELECT min(least(due.run_at, p_now + interval '1 day')) - p_now  -- 'infinity' parks a task
     FROM generate_series(0, 9) AS p (priority)
     CROSS JOIN unnest(p_types) AS ty (name)
     CROSS JOIN LATERAL (

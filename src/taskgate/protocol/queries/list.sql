@@ -11,7 +11,9 @@ WITH RECURSIVE tenants AS (
     SELECT tenants.tenant FROM tenants WHERE tenants.tenant IS NOT NULL
 )
 SELECT page.seq, page.task_id, page.status, page.task_type, page.error, page.error_code, page.attempts, page.priority,
-       page.tenant, page.created_at, page.updated_at, page.run_at, page.started_at, page.finished_at, page.worker_id,
+       page.tenant, readable(page.created_at) AS created_at, readable(page.updated_at) AS updated_at,
+       readable(page.run_at) AS run_at, readable(page.started_at) AS started_at,
+       readable(page.finished_at) AS finished_at, page.worker_id,
        CASE WHEN $8::boolean THEN coalesce(page.request_raw::text, page.request::text) END AS request,
        CASE WHEN $8::boolean THEN page.result::text END AS result
 FROM wanted CROSS JOIN LATERAL (
