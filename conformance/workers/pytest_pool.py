@@ -26,7 +26,6 @@ class Pool:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="conformance", daemon=True)
         self._started: dict[tuple[str, str], Future[Outcome]] = {}
-        self._seen: dict[str, list[Outcome]] = defaultdict(list)
         self._turns = asyncio.Semaphore(AT_ONCE)
         # several pytest processes would each run ahead with what another one has
         self._ahead = "PYTEST_XDIST_WORKER" not in os.environ
@@ -57,25 +56,12 @@ class Pool:
             if key not in self._started:
                 self._started[key] = asyncio.run_coroutine_threadsafe(self._run(each, command), self._loop)
         outcome = self._started[worker, case.id].result()
-        self._seen[worker].append(outcome)
         return outcome
 
     def passed(self, worker: str, command: str, case: Case, selected: Sequence[Case]) -> None:
         outcome = self.outcome(worker, command, case, selected)
         if outcome.wrong is not None:
             pytest.fail(f"{worker}: {case.id}: {outcome.wrong}", pytrace=False)
-
-    def summary(self, config: pytest.Config) -> None:
-        """The number of cases for each worker, on the terminal."""
-        reporter = config.pluginmanager.get_plugin("terminalreporter")
-        capture = config.pluginmanager.get_plugin("capturemanager")
-        for worker, outcomes in self._seen.items():
-            failed = sum(outcome.wrong is not None for outcome in outcomes)
-            line = f"conformance of {worker}: {len(outcomes) - failed} passed, {failed} failed"
-            if reporter is not None and capture is not None:
-                with capture.global_and_fixture_disabled():
-                    reporter.ensure_newline()
-                    reporter.write_line(line)
 
     async def _run(self, case: Case, command: str) -> Outcome:
         async with self._turns:

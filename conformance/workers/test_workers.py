@@ -59,10 +59,9 @@ def go_worker(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+def pool() -> Iterator[Pool]:
     with Pool() as pool:
         yield pool
-        pool.summary(request.config)
 
 
 @pytest.fixture
