@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections import defaultdict
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
@@ -55,8 +54,7 @@ class Pool:
             key = (worker, each.id)
             if key not in self._started:
                 self._started[key] = asyncio.run_coroutine_threadsafe(self._run(each, command), self._loop)
-        outcome = self._started[worker, case.id].result()
-        return outcome
+        return self._started[worker, case.id].result()
 
     def passed(self, worker: str, command: str, case: Case, selected: Sequence[Case]) -> None:
         outcome = self.outcome(worker, command, case, selected)

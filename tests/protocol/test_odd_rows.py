@@ -37,7 +37,10 @@ async def test_an_odd_row_is_claimed_or_waits_and_can_be_read(db: Db, name: str)
         waiting = await calls.claim("w", 10, [task.token for task in answer.tasks], 60.0, ["llm"])
         assert waiting.outcome == "empty"
         assert (waiting.next_due == 86400.0) == name.startswith("waits")
-        assert (await calls.get(["odd", "good"])).keys() == {"odd", "good"}
+        seen = await calls.get(["odd", "good"])
+        assert seen.keys() == {"odd", "good"}
+        assert seen["good"]["finished_at"] is None, "no time stays no time"
+        assert seen["good"]["started_at"] is not None
         assert len(await calls.page()) == 2
         assert [row["attempt"] for row in await calls.history("good")] == [1]
     finally:
