@@ -36,7 +36,7 @@ FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 10.0
 """Seconds; also the most that a Retry-After is obeyed. A longer one is left to the caller."""
 PASSING = frozenset({429, 502, 503, 504})
-NOT_TAKEN = frozenset({"overloaded", "schema_mismatch"})
+NOT_TAKEN = frozenset({"busy", "overloaded", "schema_mismatch"})
 """Codes of a 503 that is sure to have written nothing."""
 
 

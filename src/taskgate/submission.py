@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict
 
-TASK_ID = re.compile(r"[A-Za-z0-9_.:-]{1,200}\Z")
+TASK_ID = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.:-]{1,200}\Z")
 DEEPEST = 100
 OPTIONS_KEY = "taskgate"
 CHUNK = 1000
@@ -40,7 +40,7 @@ class Options:
         values: dict[str, Any] = {}
         if self.task_id is not None:
             if not isinstance(self.task_id, str) or not TASK_ID.match(self.task_id):
-                raise ValueError("task_id must be 1 to 200 characters of A-Z a-z 0-9 _ . : -")
+                raise ValueError("task_id must be 1 to 200 characters of A-Z a-z 0-9 _ . : -, not dots alone")
             values["task_id"] = self.task_id
         for name, lowest, highest in (("priority", 0, 9), ("max_attempts", 1, 1000)):
             number = getattr(self, name)

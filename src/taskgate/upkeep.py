@@ -27,6 +27,7 @@ class DatabaseState:
 
     def __init__(self) -> None:
         self._lost_at: float | None = None
+        self._told: set[tuple[str, type[BaseException]]] = set()
 
     @property
     def is_lost(self) -> bool:
@@ -43,6 +44,12 @@ class DatabaseState:
         if self._lost_at is not None:
             log.info("database_back", seconds=round(time.monotonic() - self._lost_at, 3))
             self._lost_at = None
+
+    def unexpected(self, loop: str, error: Exception) -> None:
+        """A round of a loop that never ends failed for a reason that nobody thought of: each is told once."""
+        if (loop, type(error)) not in self._told:
+            self._told.add((loop, type(error)))
+            log.error("loop_failed", loop=loop, error=f"{type(error).__name__}: {error}", exc_info=error)
 
 
 async def upkeep(
@@ -73,6 +80,8 @@ async def upkeep(
             state.lost(error)
         except asyncpg.PostgresError as error:
             log.warning("upkeep_failed", error=str(error))
+        except Exception as error:  # the next round may find what this one stumbled over gone
+            state.unexpected("upkeep", error)
 
 
 async def _purge(calls: Calls, stop: asyncio.Event) -> None:

@@ -43,15 +43,14 @@ class ApiProcess:
             "TASKGATE_LOG_FORMAT": "json",
             **environment,
         }
+        self.command = [sys.executable, "-m", "taskgate.api"]
         self.lines: list[str] = []
         self._news = threading.Condition()
         self.url = ""
 
     def start(self) -> Self:
         """Starts it without waiting for anything."""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "taskgate.api"], env=self._environment, stderr=subprocess.PIPE, text=True
-        )
+        self.process = subprocess.Popen(self.command, env=self._environment, stderr=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         return self

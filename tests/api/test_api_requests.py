@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
+from urllib.parse import quote
 
 import asyncpg
 
@@ -165,6 +167,78 @@ async def test_large_results_are_read_one_by_one(api: ApiProcess, calls: Calls) 
         await calls.complete([(task.task_id, task.token, result) for task in tasks])
         answers = await asyncio.gather(*(client.get(f"/tasks/{task_id}") for task_id in ids * 3))
         assert all(answer.json()["result"] == json.loads(result) for answer in answers)
+
+
+async def test_any_id_can_be_asked_for(api: ApiProcess, connection: asyncpg.Connection[Any]) -> None:
+    """Ids that SQL brought may hold anything."""
+    async with api.client() as client:
+        for task_id in ("a/b", "a/b?c=d#e", "/", "x/cancel", "100%", "a%2Fb", "ä b"):
+            await connection.execute(
+                "INSERT INTO tasks (task_id, status, task_type, request) VALUES ($1, 'pending', 'llm', '{}')", task_id
+            )
+            place = f"/tasks/{quote(task_id, safe='')}"
+            got = await client.get(place)
+            assert (got.status_code, got.json()["task_id"], got.json()["status"]) == (200, task_id, "pending")
+            cancelled = await client.post(f"{place}/cancel")
+            assert (cancelled.status_code, cancelled.json()["task_id"]) == (200, task_id)
+            assert (await client.post(f"{place}/retry")).json() == {
+                "task_id": task_id,
+                "status": "pending",
+                "outcome": "retried",
+            }
+        metrics = (await client.get("/metrics")).text
+    assert re.search(r'requests_total\{method="POST",route="/tasks/\{task_id\}/cancel",status="200"\} 7', metrics)
+
+
+async def test_a_path_that_only_begins_like_one_is_another(api: ApiProcess) -> None:
+    async with api.client() as client:
+        assert (await client.post("/tasksx", json=BODY)).status_code == 404
+        assert (await client.post("/tasksx/llm", json=BODY)).status_code == 404
+
+
+async def test_every_json_answer_ends_its_line(api: ApiProcess) -> None:
+    async with api.client() as client:
+        answers = [
+            await client.post("/tasks", json=BODY),
+            await client.post("/tasks", json=[BODY, BODY]),
+            await client.post("/tasks?wait=0.01", json=BODY),
+            await client.post("/tasks", content="{"),
+            await client.post("/tasks/x/cancel"),
+            await client.put("/tasks"),
+        ]
+        answers.append(await client.get(f"/tasks/{answers[0].json()['task_id']}?include=request,history"))
+        for path in (
+            "/tasks",
+            "/tasks/nope",
+            "/tasks?limit=0",
+            "/nope",
+            "/limits",
+            "/stats",
+            "/healthz",
+            "/openapi.json",
+        ):
+            answers.append(await client.get(path))
+    for answer in answers:
+        assert "json" in answer.headers["content-type"]
+        assert answer.content.endswith(b"}\n") or answer.content.endswith(b"]\n"), answer.text
+        assert answer.content.count(b"\n") == 1
+
+
+async def test_the_documentation_needs_no_internet(api: ApiProcess) -> None:
+    async with api.client() as client:
+        page = await client.get("/docs")
+        assert "//" not in re.sub(r"\s//.*", "", page.text)  # no address elsewhere
+        linked = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+        files = {name: await client.get(f"/{name}") for name in linked if not name.startswith("data:")}
+        assert sorted(files) == ["docs/swagger-ui-bundle.js", "docs/swagger-ui.css"]
+        for answer in files.values():
+            assert answer.status_code == 200
+        assert "javascript" in files["docs/swagger-ui-bundle.js"].headers["content-type"]
+        assert "SwaggerUIBundle" in files["docs/swagger-ui-bundle.js"].text
+        assert ".swagger-ui" in files["docs/swagger-ui.css"].text
+        assert (await client.get("/docs/redoc.standalone.js")).status_code == 404
+        refused = await client.get("/docs/swagger-ui.css", headers={"Host": "evil.example"})
+        assert refused.status_code == 403
 
 
 async def test_memory_at_rest(api: ApiProcess) -> None:

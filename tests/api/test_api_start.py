@@ -23,6 +23,13 @@ def test_says_where_it_listens_and_stops_when_told(database: str) -> None:
     assert len(api.events("api_stopped")) == 1
 
 
+def test_says_when_it_listens_on_all_addresses(database: str) -> None:
+    with ApiProcess(database, TASKGATE_HOST="0.0.0.0") as api:
+        started = api.events("api_started")[0]
+    assert started["host"] == "0.0.0.0"
+    assert started["url"] == f"http://127.0.0.1:{started['port']}"
+
+
 @pytest.mark.parametrize(("version", "remedy"), [(0, "run `taskgate migrate`"), (999, "upgrade taskgate")])
 def test_a_schema_out_of_range_is_refused(database: str, version: int, remedy: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:

@@ -93,6 +93,14 @@ def test_a_key_that_stands_twice_is_always_found(items: list[tuple[str, Any]], e
         read(sent)
 
 
+@pytest.mark.timeout(120)  # to look at every pair would take many minutes
+def test_many_keys_are_compared_in_one_pass() -> None:
+    sent = "{" + ",".join(f'"k{number}":1' for number in range(300_000)) + ',"z":1,"z":2}'
+    with pytest.raises(Problem) as caught:
+        read(sent)
+    assert (caught.value.code, caught.value.detail) == ("duplicate_key", "the key 'z' stands twice in one object")
+
+
 @slow
 @given(st.binary(max_size=30).map(lambda raw: b'{"a":' + raw + b"}"))
 def test_whatever_is_sent_is_taken_or_refused(raw: bytes) -> None:

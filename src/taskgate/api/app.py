@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import unquote
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -49,10 +50,9 @@ class Application(FastAPI):
             await send(message)
 
         try:
-            path: str = scope["path"]
             method: str = scope["method"]
-            if path.startswith("/tasks"):
-                parts = path.split("/")  # "", "tasks", …
+            parts = _segments(scope)  # "", "tasks", …
+            if parts[1:2] == ["tasks"]:
                 if method == "POST" and len(parts) == 2:
                     route = "/tasks"
                     status = await submit(self.context, scope, receive, send, "llm")
@@ -68,7 +68,7 @@ class Application(FastAPI):
                 if method not in ("GET", "POST") and len(parts) in (2, 3):
                     raise not_allowed(method, "GET, POST")
             await super().__call__(scope, receive, noting_send)
-            route = getattr(scope.get("route"), "path", "other")
+            route = getattr(scope.get("route"), "path_format", "other")
         except Problem as problem:
             status = problem.status
             await respond(send, problem.status, problem.body, problem.response_headers)
@@ -81,6 +81,15 @@ class Application(FastAPI):
         finally:
             self.context.metrics.request(_method(scope["method"]), route, status, time.monotonic() - began)
         return None
+
+
+def _segments(scope: Scope) -> list[str]:
+    """The path's parts, each decoded by itself: a `%2F` belongs to an id."""
+    raw: bytes = scope.get("raw_path") or b""
+    if b"%2" not in raw:  # F or f
+        path: str = scope["path"]
+        return path.split("/")
+    return [unquote(part) for part in raw.decode("ascii").split("/")]
 
 
 def _method(method: str) -> str:

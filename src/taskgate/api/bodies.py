@@ -17,6 +17,10 @@ from taskgate.api.problems import Problem, escape, invalid
 
 MAX_DEPTH = 100
 MAX_EXPONENT = 400  # jsonb writes numbers out in full: 1e100000 would become 100 kB
+JOINED = (
+    ". Another value follows the first: send one object a line as `Content-Type: application/x-ndjson`; "
+    "curl keeps the line breaks of a file with `--data-binary @FILE`, not with `-d`"
+)
 
 _RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _RAW_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
@@ -107,6 +111,11 @@ def split_array(raw: bytes) -> list[msgspec.Raw]:
         raise
 
 
+def raw_member(text: str, name: str) -> msgspec.Raw:
+    """One member of the object as the caller wrote it. Raises KeyError."""
+    return _RAW_OBJECT.decode(text)[name]
+
+
 def without_key(text: str, name: str) -> str:
     """The object's text without one of its keys; everything else as the caller wrote it."""
     parts = _RAW_OBJECT.decode(text)
@@ -141,8 +150,9 @@ def _explain(text: str, error: Exception) -> NoReturn:
         value = json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as wrong:
         where = f"line {wrong.lineno} column {wrong.colno} (character {wrong.pos})"
+        hint = JOINED if wrong.msg == "Extra data" and text[wrong.pos] in "{[" else ""
         raise invalid(
-            "malformed_json", f"malformed JSON: {wrong.msg} at {where}", status=400, position=wrong.pos
+            "malformed_json", f"malformed JSON: {wrong.msg} at {where}{hint}", status=400, position=wrong.pos
         ) from None
     except RecursionError:
         _too_deep()
@@ -175,12 +185,14 @@ def _refuse_duplicates(text: str) -> None:
     """Two equal keys: jsonb would keep the last one only, others the first."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        seen = dict(items)
-        if len(seen) != len(items):
-            names = [key for key, _ in items]
-            twice = next(key for key in names if names.count(key) > 1)
-            raise invalid("duplicate_key", f"the key {twice!r} stands twice in one object")
-        return seen
+        found = dict(items)
+        if len(found) != len(items):
+            seen: set[str] = set()
+            for key, _ in items:
+                if key in seen:
+                    raise invalid("duplicate_key", f"the key {key[:100]!r} stands twice in one object")
+                seen.add(key)
+        return found
 
     json.loads(text, object_pairs_hook=pairs)
 

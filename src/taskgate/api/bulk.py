@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 import asyncpg
@@ -26,11 +25,11 @@ async def submit_many(
     context: Context, task_type: TaskType, raw: bytes, fixed: dict[str, str], *, lines: bool
 ) -> bytes:
     """The response body, once all are committed. Raises Problem, and then nothing was written."""
-    tasks, own = await asyncio.to_thread(_build, task_type, raw, fixed, lines)
+    tasks, own = await context.beside(lambda body: _build(task_type, body, fixed, lines), raw)
     async with context.bulk_lanes:
         await _write(context, tasks, own)
     made = (b'{"task_id":"%b","status":"pending"}' % task.task_id.encode() for task in tasks)
-    return b"[" + b",".join(made) + b"]"
+    return b"[" + b",".join(made) + b"]\n"
 
 
 def _build(task_type: TaskType, raw: bytes, fixed: dict[str, str], lines: bool) -> tuple[list[NewTask], dict[str, int]]:

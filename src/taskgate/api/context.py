@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import asyncpg
 
@@ -18,11 +19,18 @@ from taskgate.protocol.calls import Calls
 from taskgate.protocol.connect import Database, connect, pool
 from taskgate.settings import Settings
 from taskgate.upkeep import DatabaseState
+from taskgate.worker.threads import HandlerThreads
+
+T = TypeVar("T")
 
 POOL_SIZE = 10
 COMMAND_SECONDS = 10.0
 BULK_LANES = 2
 """Long transactions at once, so that they never hold all connections."""
+ACTION_LANES = 3
+"""Cancels and retries at once: what waits for locked rows must leave connections to the others."""
+PARSE_THREADS = 2
+"""Daemons: a body that takes long to check cannot keep the process from ending."""
 
 
 @dataclass(slots=True)
@@ -39,10 +47,20 @@ class Context:
     types: TaskTypes
     metrics: Metrics
     bulk_lanes: asyncio.Semaphore
+    action_lanes: asyncio.Semaphore
+    threads: HandlerThreads
     stop: asyncio.Event
     schema_trouble: str | None = None
     """Why the schema is out of this program's range, None while it is not."""
     background: list[asyncio.Task[Any]] = field(default_factory=list)
+
+    async def beside(self, function: Callable[[bytes], T], raw: bytes) -> T:
+        """The value of `function(raw)`, or its exception, from a thread beside the event loop."""
+        outcome: tuple[Any, BaseException | None] = await self.threads.submit(function, raw)
+        value, error = outcome
+        if error is not None:
+            raise error
+        return cast(T, value)
 
     @property
     def accepted(self) -> int:
@@ -79,5 +97,7 @@ def make_context(settings: Settings) -> Context:
         types=TaskTypes(calls),
         metrics=metrics,
         bulk_lanes=asyncio.Semaphore(BULK_LANES),
+        action_lanes=asyncio.Semaphore(ACTION_LANES),
+        threads=HandlerThreads(PARSE_THREADS),
         stop=asyncio.Event(),
     )

@@ -10,6 +10,7 @@ from fastapi import Depends, Request, Response
 
 from taskgate.api.auth import Caller, require_admin
 from taskgate.api.context import Context
+from taskgate.api.http import query
 from taskgate.api.problems import database_unavailable, unavailable
 from taskgate.api.views import encode
 from taskgate.protocol.connect import DATABASE_ERRORS
@@ -37,9 +38,15 @@ def get_reader(request: Request) -> None:
         context.auth.caller(request.scope, dict(request.scope["headers"]))
 
 
+def get_known_parameters(request: Request, _caller: Annotated[Caller, Depends(get_caller)]) -> None:
+    """Refuses query parameters that the route does not have, once it is clear who asks."""
+    query(request.scope, [field.alias for field in request.scope["route"].dependant.query_params])
+
+
 TheContext = Annotated[Context, Depends(get_context)]
 TheCaller = Annotated[Caller, Depends(get_caller)]
 TheAdmin = Annotated[Caller, Depends(get_admin)]
+KNOWN_PARAMETERS = Depends(get_known_parameters)
 
 
 async def ask(context: Context, call: Awaitable[T]) -> T:

@@ -36,6 +36,7 @@ _WHAT = {
     403: "Not for this caller",
     404: "Not there, or not the caller's",
     405: "Another method",
+    408: "The body stopped coming",
     409: "Not in this state",
     413: "The body is too large",
     415: "The body's type cannot be read",

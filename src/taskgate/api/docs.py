@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import asyncpg
+import fastapi_offline
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
-from starlette.responses import HTMLResponse, RedirectResponse
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse
 
 from taskgate.api.dependencies import TheContext, get_reader, json_response
 from taskgate.api.describe import answers, components, problems, ref
@@ -18,6 +20,9 @@ from taskgate.api.types import TaskType
 from taskgate.protocol.connect import DATABASE_ERRORS
 
 router = APIRouter(dependencies=[Depends(get_reader)])
+
+_ASSETS = Path(fastapi_offline.__file__).parent / "static"  # only its copy of Swagger UI is used
+_SCRIPT, _STYLE = "swagger-ui-bundle.js", "swagger-ui.css"
 
 _WAIT = {
     "name": "wait",
@@ -39,7 +44,24 @@ async def openapi(request: Request, context: TheContext) -> Response:
 
 @router.get("/docs", include_in_schema=False)
 async def docs() -> HTMLResponse:
-    return get_swagger_ui_html(openapi_url="openapi.json", title="taskgate")
+    """Without a CDN: it must show where there is no internet too."""
+    return get_swagger_ui_html(
+        openapi_url="openapi.json",
+        title="taskgate",
+        swagger_js_url=f"docs/{_SCRIPT}",
+        swagger_css_url=f"docs/{_STYLE}",
+        swagger_favicon_url="data:,",
+    )
+
+
+@router.get(f"/docs/{_SCRIPT}", include_in_schema=False)
+async def docs_script() -> FileResponse:
+    return FileResponse(_ASSETS / _SCRIPT)
+
+
+@router.get(f"/docs/{_STYLE}", include_in_schema=False)
+async def docs_style() -> FileResponse:
+    return FileResponse(_ASSETS / _STYLE)
 
 
 @router.get("/", include_in_schema=False)
@@ -101,7 +123,7 @@ def _submit(task_type: TaskType, operation: str) -> dict[str, Any]:
                     "Accepted",
                     headers={"Location": {"schema": {"type": "string"}, "description": "Where the task is (of one)"}},
                 ),
-                **problems(400, 401, 403, 404, 409, 413, 415, 422, 503),
+                **problems(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
             }
         ),
     }

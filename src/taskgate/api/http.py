@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from taskgate.api.problems import Header, Problem, invalid
 
 JSON_HEADER: Header = (b"content-type", b"application/json")
 MAX_WAIT = 55.0
 DRAIN_SECONDS = 10.0
+MAX_UNKNOWN = 20
+BODY_SECONDS = 60.0
+"""A client that sends nothing of its body for so long is given up."""
 
 _NUMBER = re.compile(r"\d{1,6}(\.\d{1,6})?")
 _PREFER_WAIT = re.compile(rb"(?:^|[,;\s])wait=(\d{1,6})\s*(?:$|[,;])", re.IGNORECASE)
@@ -32,23 +35,19 @@ async def respond(send: Send, status: int, body: bytes, headers: Sequence[Header
 
 
 async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:
-    """The whole body. Raises Problem 413 as soon as it is known to be over `limit` bytes, and Disconnected."""
+    """The whole body. Raises Problem 413 as soon as it is known to be over `limit` bytes, 408, and Disconnected."""
     announced = headers.get(b"content-length")
     if announced is not None and announced.isdigit() and int(announced) > limit:
         if b"expect" not in headers:
             await _drain(receive, limit)
         raise _too_large(limit)
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise Disconnected
+    message = await _part(receive)
     body: bytes = message.get("body", b"")
     if not message.get("more_body") and len(body) <= limit:
         return body
     parts, size = [body], len(body)
     while message.get("more_body"):
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Disconnected
+        message = await _part(receive)
         part = message.get("body", b"")
         size += len(part)
         if size > limit:
@@ -59,6 +58,22 @@ async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -
             await _drain(receive, limit)
         raise _too_large(limit)
     return b"".join(parts)
+
+
+async def _part(receive: Receive) -> Message:
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            message = await receive()
+    except TimeoutError:
+        raise Problem(
+            408,
+            "body_timeout",
+            f"Nothing more of the body came for {BODY_SECONDS:g} seconds; nothing was written. Send it again.",
+            headers=[(b"connection", b"close")],
+        ) from None
+    if message["type"] == "http.disconnect":
+        raise Disconnected
+    return message
 
 
 async def _drain(receive: Receive, limit: int) -> None:
@@ -81,15 +96,23 @@ def _too_large(limit: int) -> Problem:
     )
 
 
-def query(scope: Scope) -> dict[str, str]:
-    """The query parameters; the last of several of one name. Raises Problem for bytes that are not UTF-8."""
+def query(scope: Scope, known: Collection[str]) -> dict[str, str]:
+    """The query parameters; the last of several of one name. Raises Problem for a name that is not known, and for
+    bytes that are not UTF-8.
+    """
     raw: bytes = scope.get("query_string", b"")
     if not raw:
         return {}
     try:
-        return dict(parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict"))
+        parameters = dict(parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict"))
     except (UnicodeDecodeError, ValueError) as error:
         raise invalid_parameter("", "the query is not percent-encoded UTF-8") from error
+    unknown = [name for name in parameters if name not in known]
+    if unknown:
+        why = f"is not known here; these are: {', '.join(known)}" if known else "is not known: there are none here"
+        errors = [(f"?{name[:100]}", why) for name in unknown[:MAX_UNKNOWN]]
+        raise Problem(422, "unknown_parameter", f"Query parameter {unknown[0][:100]} {why}.", errors=errors)
+    return parameters
 
 
 def invalid_parameter(name: str, why: str) -> Problem:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from taskgate.api.dependencies import TheAdmin, TheCaller, TheContext, ask, json_response
+from taskgate.api.dependencies import KNOWN_PARAMETERS, TheAdmin, TheCaller, TheContext, ask, json_response
 from taskgate.api.describe import answers, ref, responses
 from taskgate.api.views import Limits, Stats, TypeCount, TypeList, TypeView, WorkerList, WorkerView
 
-router = APIRouter()
+router = APIRouter(dependencies=[KNOWN_PARAMETERS])
 
 
 @router.get(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from math import isinf
 from typing import Any
 
 import msgspec
@@ -17,7 +18,8 @@ NOT_BUILT = frozenset({"idempotency_key", "callback_url"})
 MAX_DELAY_SECONDS = 10 * 365 * 86400
 MAX_METADATA_BYTES = 16 * 1024
 
-_TASK_ID = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
+_TASK_ID = re.compile(r"(?=.{1,200}\Z)\.*[A-Za-z0-9_:-][A-Za-z0-9_.:-]*")
+_RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 
 
@@ -58,15 +60,11 @@ def _time(value: Any) -> str | None:
 
 def _task_id(value: Any) -> str | None:
     known = isinstance(value, str) and _TASK_ID.fullmatch(value) is not None
-    return None if known else "must be 1 to 200 characters of A-Z a-z 0-9 _ . : -"
+    return None if known else "must be 1 to 200 characters of A-Z a-z 0-9 _ . : -, not dots alone"
 
 
 def _metadata(value: Any) -> str | None:
-    if not isinstance(value, dict):
-        return "must be an object"
-    if len(msgspec.json.encode(value)) > MAX_METADATA_BYTES:
-        return f"must be at most {MAX_METADATA_BYTES} bytes of JSON"
-    return None
+    return None if isinstance(value, dict) else "must be an object"
 
 
 CHECKS: dict[str, Callable[[Any], str | None]] = {
@@ -86,7 +84,8 @@ SCHEMA: dict[str, Any] = {
     "properties": {
         "task_id": {
             "type": "string",
-            "pattern": "^[A-Za-z0-9_.:-]{1,200}$",
+            "pattern": r"^\.*[A-Za-z0-9_:-][A-Za-z0-9_.:-]*$",
+            "maxLength": 200,
             "description": "An id of your own; 409 if it is taken.",
         },
         "priority": {"type": "integer", "minimum": 0, "maximum": 9, "default": 4, "description": "9 goes first."},
@@ -111,8 +110,11 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-def parse_options(given: Any) -> Options:
-    """Raises Problem that names every option that is wrong, unknown or not built yet."""
+def parse_options(given: Any, text: msgspec.Raw) -> Options:
+    """`text` is what `given` was decoded from: metadata goes on as it was written, since a double would lose digits.
+
+    Raises Problem that names every option that is wrong, unknown or not built yet.
+    """
     if not isinstance(given, dict):
         raise _refused("invalid_option", [(f"/{RESERVED}", "must be an object of options")])
     not_built = sorted(given.keys() & NOT_BUILT)
@@ -127,10 +129,34 @@ def parse_options(given: Any) -> Options:
     errors = [(place, wrong) for place, wrong in verdicts if wrong is not None]
     if "run_at" in given and "delay_seconds" in given:
         errors.append((f"/{RESERVED}/run_at", "give run_at or delay_seconds, not both"))
+    values = dict(given)
+    if isinstance(given.get("metadata"), dict):
+        place = f"/{RESERVED}/metadata"
+        values["metadata"], wrong = _exact(_RAW_OBJECT.decode(text)["metadata"])
+        errors += [(place, wrong)] if wrong else []
+        errors += [
+            (f"{place}{each}", "is a number beyond what a double holds") for each in _infinite(given["metadata"])
+        ]
     if errors:
         raise _refused("invalid_option", errors)
-    values = dict(given)
     return Options(values.pop("task_id", None), values)
+
+
+def _exact(metadata: msgspec.Raw) -> tuple[msgspec.Raw, str | None]:
+    """The text without white space, and what is wrong with it."""
+    text = msgspec.json.format(bytes(metadata), indent=-1)
+    wrong = f"must be at most {MAX_METADATA_BYTES} bytes of JSON" if len(text) > MAX_METADATA_BYTES else None
+    return msgspec.Raw(text), wrong
+
+
+def _infinite(value: Any, place: str = "") -> Iterator[str]:
+    """Pointers to the numbers that became infinite when they were read."""
+    if isinstance(value, float) and isinf(value):
+        yield place
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in pairs:
+        if isinstance(item, float | dict | list):
+            yield from _infinite(item, f"{place}/{escape(key)}")
 
 
 def _refused(code: str, errors: list[tuple[str, str]]) -> Problem:

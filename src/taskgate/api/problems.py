@@ -43,7 +43,7 @@ class Problem(Exception):
             "errors": [{"pointer": pointer, "detail": detail} for pointer, detail in self.errors],
             **self.members,
         }
-        return msgspec.json.encode(document)
+        return msgspec.json.encode(document) + b"\n"
 
     @property
     def response_headers(self) -> list[Header]:

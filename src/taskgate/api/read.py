@@ -12,19 +12,20 @@ from starlette.types import Receive, Scope, Send
 from taskgate.api.auth import Caller
 from taskgate.api.context import Context
 from taskgate.api.http import JSON_HEADER, Disconnected, includes, query, respond, scope_headers, wait_seconds
-from taskgate.api.lookup import LookupFailed
+from taskgate.api.lookup import LookupFailed, Unreadable
 from taskgate.api.problems import Header, Problem, database_unavailable
 from taskgate.api.views import encode, not_found_body, task_view
 from taskgate.api.waiter import FINAL
 from taskgate.protocol.connect import DATABASE_ERRORS
 
+PARAMETERS = ("wait", "include")
 RETRY_AFTER: dict[str, Header] = {"pending": (b"retry-after", b"2"), "running": (b"retry-after", b"1")}
 
 
 async def get_task(context: Context, scope: Scope, receive: Receive, send: Send, task_id: str) -> int:
     """Answers with the task, at once or when it is final. Raises Problem."""
     caller = context.auth.caller(scope, scope_headers(scope))
-    parameters = query(scope)
+    parameters = query(scope, PARAMETERS)
     included = includes(parameters, ("request", "history"))
     seconds = wait_seconds(parameters)
     if "\x00" in task_id or len(task_id) > 1000:
@@ -42,6 +43,8 @@ async def lookup(context: Context, caller: Caller, task_id: str) -> Any:
         row = await context.lookup.get(task_id)
     except LookupFailed:
         raise database_unavailable() from None
+    except Unreadable as error:
+        raise unreadable(error) from None
     return row if row is not None and _may_see(caller, row) else None
 
 
@@ -51,7 +54,14 @@ async def held(context: Context, caller: Caller, task_id: str, seconds: float, *
         row = await context.waiter.final(task_id, seconds, lambda row: _may_see(caller, row), is_there=is_there)
     except LookupFailed:
         raise database_unavailable() from None
+    except Unreadable as error:
+        raise unreadable(error) from None
     return row if row is not None and _may_see(caller, row) else None
+
+
+def unreadable(error: Unreadable) -> Problem:
+    detail = f"The row of this task holds what cannot be read ({error}): look at it with SQL. Other tasks are fine."
+    return Problem(500, "task_unreadable", detail)
 
 
 def _may_see(caller: Caller, row: Any) -> bool:

@@ -8,7 +8,7 @@ import asyncpg
 import msgspec
 import uuid_utils
 
-from taskgate.api.bodies import Body, without_key
+from taskgate.api.bodies import Body, raw_member, without_key
 from taskgate.api.context import Context
 from taskgate.api.options import RESERVED, parse_options
 from taskgate.api.problems import Problem, invalid, unavailable
@@ -25,7 +25,7 @@ def new_task(task_type: TaskType, body: Body, fixed: dict[str, str]) -> tuple[Ne
     """The row of a request, and whether the caller brought its id. Raises Problem."""
     request, text, own_id, values = body.value, body.text, None, fixed
     if RESERVED in request:
-        options = parse_options(request.pop(RESERVED))
+        options = parse_options(request.pop(RESERVED), raw_member(text, RESERVED))
         own_id = options.task_id
         values = {**options.values, **fixed}
         text = without_key(text, RESERVED)

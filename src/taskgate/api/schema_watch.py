@@ -43,7 +43,10 @@ async def check_schema(context: Context) -> bool:
 async def watch_schema(context: Context) -> None:
     """A migration, or its undoing, is noticed without a restart."""
     while True:
-        await check_schema(context)
+        try:
+            await check_schema(context)
+        except Exception as error:  # the next round may find what this one stumbled over gone
+            context.state.unexpected("schema_watch", error)
         await asyncio.sleep(SECONDS)
 
 

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from types import FrameType
 
 import uvicorn
@@ -32,7 +33,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for each in sockets or []:
-            log.info("api_started", url=_url(each), port=each.getsockname()[1])
+            host, port = each.getsockname()[:2]
+            log.info("api_started", url=_url(each), host=host, port=port)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -59,6 +61,7 @@ def run(settings: Settings) -> int:
         return EXIT_SETTINGS
     config = uvicorn.Config(
         app,
+        http="taskgate.api.deadline:DeadlineProtocol" if find_spec("httptools") else "auto",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -104,6 +107,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _url(listening: socket.socket) -> str:
+    """Where this machine reaches it: one cannot go to "all addresses"."""
     host, port = listening.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{host}:{port}"

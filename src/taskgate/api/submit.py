@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 
 import asyncpg
@@ -24,6 +23,7 @@ from taskgate.protocol.connect import DATABASE_ERRORS
 
 NDJSON = frozenset({b"application/x-ndjson", b"application/ndjson", b"application/jsonl"})
 FORM = b"application/x-www-form-urlencoded"  # what `curl -d` says of any body
+PARAMETERS = ("wait",)
 IN_A_THREAD = 256 * 1024
 """Bodies from so many bytes on are parsed beside the event loop."""
 
@@ -35,7 +35,7 @@ async def submit(context: Context, scope: Scope, receive: Receive, send: Send, t
     headers = scope_headers(scope)
     caller = context.auth.caller(scope, headers)
     media_type = check_headers(headers)
-    parameters = query(scope) if scope.get("query_string") else {}
+    parameters = query(scope, PARAMETERS) if scope.get("query_string") else {}
     seconds = wait_seconds(parameters, headers)
     task_type = context.types.cached(type_name) or await context.types.get(type_name)
     if context.schema_trouble is not None:
@@ -43,23 +43,19 @@ async def submit(context: Context, scope: Scope, receive: Receive, send: Send, t
     raw = await read_body(receive, headers, context.settings.max_body_bytes)
     fixed = _fixed(caller, headers)
     many = media_type in NDJSON
-    if many or raw[:64].lstrip(b" \t\r\n")[:1] == b"[":
+    first = (raw[:64].lstrip(b" \t\r\n") or raw.lstrip(b" \t\r\n"))[:1]
+    if media_type == FORM and first not in (b"{", b"[", b""):
+        raise unsupported(FORM)
+    if many or first == b"[":
         if "wait" in parameters:
             raise invalid_parameter("wait", "one can wait for a single task only; wait for each with GET")
-        if media_type == FORM:
-            raise unsupported(FORM)
         body = await submit_many(context, task_type, raw, fixed, lines=many)
         await respond(send, context.accepted, body)
         return context.accepted
-    try:
-        if len(raw) < IN_A_THREAD:
-            task, own_id = new_task(task_type, parse_object(raw), fixed)
-        else:
-            task, own_id = await asyncio.to_thread(lambda: new_task(task_type, parse_object(raw), fixed))
-    except Problem as problem:
-        if media_type == FORM and problem.code in ("malformed_json", "not_an_object"):
-            raise unsupported(FORM) from None
-        raise
+    if len(raw) < IN_A_THREAD:
+        task, own_id = new_task(task_type, parse_object(raw), fixed)
+    else:
+        task, own_id = await context.beside(lambda body: new_task(task_type, parse_object(body), fixed), raw)
     await _write(context, task, own_id)
     task_id = task.task_id
     if seconds:
@@ -69,7 +65,7 @@ async def submit(context: Context, scope: Scope, receive: Receive, send: Send, t
             row = None  # the task is committed all the same
         if row is not None and row["status"] in FINAL:
             return await respond_task(context, caller, send, task_id, row)
-    accepted = b'{"task_id":"%b","status":"pending"}' % task_id.encode()
+    accepted = b'{"task_id":"%b","status":"pending"}\n' % task_id.encode()
     await respond(send, context.accepted, accepted, (JSON_HEADER, (b"location", b"/tasks/" + task_id.encode())))
     return context.accepted
 

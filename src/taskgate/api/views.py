@@ -225,7 +225,12 @@ def listed_task(row: Any, included: set[str]) -> ListedTask:
     )
 
 
-encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder().encode
+
+
+def encode(value: Any) -> bytes:
+    """An answer's JSON. It ends its line, so that what is shown next in a terminal begins one."""
+    return _encode(value) + b"\n"
 
 
 def not_found_body(task_id: str) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any
 
 import asyncpg
 
-from taskgate.api.lookup import MAX_IDS, Lookup, LookupFailed
+from taskgate.api.lookup import MAX_IDS, Lookup, LookupFailed, get_each
 from taskgate.protocol.calls import Calls
 from taskgate.protocol.connect import DATABASE_ERRORS
 from taskgate.upkeep import DatabaseState
@@ -123,6 +123,9 @@ class Waiter:
             await self._calls.await_done(ASK_SECONDS)
         except (*DATABASE_ERRORS, asyncpg.PostgresError):
             self._asked_until = before  # the poll is there all the same
+        except Exception as error:
+            self._asked_until = before
+            self._state.unexpected("await_done", error)
 
     async def _poll(self) -> None:
         """About every second one look-up for all who wait, whoever notifies or not."""
@@ -131,20 +134,26 @@ class Waiter:
             await asyncio.sleep(POLL_SECONDS * random.uniform(0.8, 1.2))
             if not self._waiting:
                 continue
-            await self._ask_for_notifications()
-            ids = list(self._waiting)
-            for start in range(0, len(ids), MAX_IDS):
-                try:
-                    rows = await self._calls.get(ids[start : start + MAX_IDS], result_bytes=0)
-                except DATABASE_ERRORS as error:
-                    self._state.lost(error)
-                    break
-                except asyncpg.PostgresError:
-                    break
-                for task_id in ids[start : start + MAX_IDS]:
-                    row = rows.get(task_id)
-                    if row is None or row["status"] in FINAL:
-                        self._wake(task_id)
+            try:
+                await self._look()
+            except DATABASE_ERRORS as error:
+                self._state.lost(error)
+            except asyncpg.PostgresError:
+                pass
+            except Exception as error:  # all who wait live on this loop
+                self._state.unexpected("poll", error)
+
+    async def _look(self) -> None:
+        """Wakes those whose task is final, gone, or cannot be read: their own look-up says which."""
+        await self._ask_for_notifications()
+        ids = list(self._waiting)
+        for start in range(0, len(ids), MAX_IDS):
+            some = ids[start : start + MAX_IDS]
+            rows, _ = await get_each(self._calls.get, some, 0)
+            for task_id in some:
+                row = rows.get(task_id)
+                if row is None or row["status"] in FINAL:
+                    self._wake(task_id)
 
     async def _listen(self, connect: Connect) -> None:
         pause = RECONNECT_SECONDS[0]
@@ -165,6 +174,8 @@ class Waiter:
             except (*DATABASE_ERRORS, asyncpg.PostgresError) as error:
                 if isinstance(error, DATABASE_ERRORS):
                     self._state.lost(error)
+            except Exception as error:
+                self._state.unexpected("listen", error)
             finally:
                 if connection is not None:
                     connection.terminate()
