@@ -20,7 +20,7 @@ CREATE OR REPLACE FUNCTION claim(
     traceparent text, waited interval
 )
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     n timestamptz;
@@ -178,7 +178,7 @@ END $$;
 CREATE OR REPLACE FUNCTION claimed_bodies(p_ids text[], p_tokens bigint[])
 RETURNS TABLE (task_id text, token bigint, request text, metadata jsonb, checkpoint jsonb)
 LANGUAGE sql STABLE SET search_path FROM CURRENT
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
     SELECT t.task_id, t.claim_token, coalesce(t.request_raw::text, t.request::text), t.metadata,
            (SELECT a.checkpoint FROM task_attempts a
             WHERE a.task_id = t.task_id AND a.checkpoint IS NOT NULL ORDER BY a.token DESC LIMIT 1)

@@ -2,7 +2,7 @@
 -- others hold are left for later, and no lock is held that claim waits for. Call again while it answers p_batch.
 CREATE OR REPLACE FUNCTION purge(p_batch integer DEFAULT 1000) RETURNS integer
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     n timestamptz := clock_timestamp();  -- a variable: the index cannot be entered by a volatile function
     old text[];

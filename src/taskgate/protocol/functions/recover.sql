@@ -3,7 +3,7 @@
 -- a late answer of the old worker is stale. Rows that others hold are skipped: the next call finds them.
 CREATE OR REPLACE FUNCTION recover_tokens(p_tokens bigint[], p_now timestamptz) RETURNS integer
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     epoch timestamptz := note_server_epoch(p_now);
     ttl interval := (SELECT s.result_ttl FROM settings s);
@@ -54,7 +54,7 @@ END $$;
 -- Tasks that had to start by a time that has passed end `failed` with `expired`, at most 1000 a call.
 CREATE OR REPLACE FUNCTION expire(p_now timestamptz DEFAULT clock_timestamp()) RETURNS integer
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE ended text[];
 BEGIN
     SELECT array_agg(late.task_id) INTO ended

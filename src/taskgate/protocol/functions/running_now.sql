@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION running_now(
     INOUT ledger claim_ledger, OUT swept boolean, OUT alive bigint[], OUT overdue bigint[], OUT mine bigint[]
 )
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     -- A frozen worker stops itself by its lease; recovery waits this much longer than the lease.
     margin constant interval := '1 second';

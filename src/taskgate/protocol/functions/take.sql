@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION take(
     INOUT ledger claim_ledger, OUT taken text[], OUT tokens bigint[]
 )
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     -- Reading begins so far before a mark, for writers that commit late.
     seq_slack constant integer := 500;
@@ -89,7 +89,7 @@ END $$;
 -- Makes tasks, whose rows the caller has locked, running ones under tokens of their own; answers the tokens.
 CREATE OR REPLACE FUNCTION start_attempts(p_ids text[], p_worker text, p_now timestamptz, p_lease interval) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE tokens bigint[];
 BEGIN
     WITH won AS (
@@ -106,7 +106,7 @@ END $$;
 -- How long until the next delayed task of these types falls due; NULL when there is none.
 CREATE OR REPLACE FUNCTION next_due(p_types text[], p_now timestamptz) RETURNS interval
 LANGUAGE sql STABLE SET search_path FROM CURRENT
-SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
     SELECT min(least(due.run_at, p_now + interval '1 day')) - p_now  -- 'infinity' parks a task
     FROM generate_series(0, 9) AS p (priority)
     CROSS JOIN unnest(p_types) AS ty (name)
