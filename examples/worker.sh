@@ -69,7 +69,7 @@ complete() { # only an answer with a finish_reason is one
 }
 
 said() { sql "\set answer \`cat '$dir/answer'\` \\\\ SELECT left(:'answer'::json #>> '{error,message}', 500)" 2>/dev/null; }
-settle() { # curl's exit code, the provider's status
+settle() { # curl's exit code, the provider's status; called again while the answer is none, or busy (somebody holds the row)
     case $why:$1:$2 in
     lost:*) : ;; # nothing that we write counts
     cancelled:*) fail cancelled cancelled false ;;
@@ -94,6 +94,6 @@ while [ $stopping = 0 ]; do
     call=$!
     while kill -0 "$call" 2>/dev/null; do renew && sleep 0.1; done
     wait "$call"; settled=$? call=
-    until settle "$settled" "$(cat "$dir/status")" >"$dir/verdict"; [ -s "$dir/verdict" ] || [ "$why" = lost ] || [ $(($(clock) - sent)) -gt "$lease" ]; do sleep 0.2; done
+    until settle "$settled" "$(cat "$dir/status")" >"$dir/verdict"; grep -qvx busy "$dir/verdict" || [ "$why" = lost ] || [ $(($(clock) - sent)) -gt "$lease" ]; do sleep 0.2; done
 done
 sql "SELECT taskgate.forget_worker(:'me')" >/dev/null

@@ -19,6 +19,7 @@ try:
     1 / 0
 except ZeroDivisionError:
     log.exception("request_failed")
+log.warning("task_failed", traceback="Traceback:\\n  line 1")
 """
 
 
@@ -31,13 +32,14 @@ def lines(log_format: str) -> list[str]:
 
 def test_json() -> None:
     for log_format in ("json", "auto"):  # not a terminal
-        claimed, library, failed = (json.loads(line) for line in lines(log_format))
+        claimed, library, failed, task = (json.loads(line) for line in lines(log_format))
         assert claimed["event"] == "task_claimed"
         assert (claimed["level"], claimed["component"], claimed["waited_seconds"]) == ("info", "part", 0.5)
         assert claimed["timestamp"].endswith("Z")
         assert (library["event"], library["level"], library["message"]) == ("library", "warning", "it said so")
         assert library["component"] == "some.library"
         assert "ZeroDivisionError" in failed["exception"]
+        assert task["traceback"] == "Traceback:\n  line 1"
 
 
 def test_console() -> None:
@@ -46,3 +48,4 @@ def test_console() -> None:
     assert "task_id=t" in shown[0]
     assert "\x1b" not in shown[0]
     assert any("ZeroDivisionError" in line for line in shown)
+    assert shown[-2:] == ["Traceback:", "  line 1"]

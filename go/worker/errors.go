@@ -28,6 +28,7 @@ type TaskError struct {
 	// After is the delay; nil means exponential backoff with jitter.
 	After *time.Duration
 	kind  outcomeKind
+	trace string // of a panic
 }
 
 func (e *TaskError) Error() string { return e.Message }

@@ -229,6 +229,35 @@ func TestRowThatSomebodyHoldsDoesNotKeepUpOthers(t *testing.T) {
 	}
 }
 
+func TestOutcomeWhoseRowStaysHeldIsGivenUp(t *testing.T) {
+	dsn := testdb.New(t)
+	began, finish := make(chan string, 4), make(chan struct{})
+	r := start(t, dsn, func(cfg *Config) { cfg.Lease = time.Second }, map[string]Func{"long": func(_ context.Context, task *Task) (any, error) {
+		began <- task.ID
+		<-finish
+		return task.Attempt, nil
+	}})
+	r.submit("held", "long", "{}")
+	receive(t, began)
+	tx, err := testdb.Connect(t, dsn).Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(context.Background(), "SELECT FROM tasks WHERE task_id = 'held' FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	close(finish)
+	testdb.Until(t, "the slot", func() bool { return len(r.log.events("settle_failed")) == 1 && r.w.book.count() == 0 })
+	r.submit("other", "long", "{}")
+	r.ended("other")
+	if err := tx.Rollback(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if have := r.ended("held"); have.Status != "completed" || have.Attempts != 2 {
+		t.Errorf("%+v", have)
+	}
+}
+
 func TestLargeRequestsArriveWhole(t *testing.T) {
 	sizes := make(chan int, 4)
 	r := start(t, testdb.New(t), nil, map[string]Func{"t": func(_ context.Context, task *Task) (any, error) {

@@ -43,12 +43,6 @@ func (l *link) settle(s settlement) {
 	l.kick()
 }
 
-// later tries again what somebody else's lock on the row kept up.
-func (l *link) later(v verb, s settlement) {
-	s.verb = v
-	time.AfterFunc(200*time.Millisecond, func() { l.settle(s) })
-}
-
 func (l *link) keep(ctx context.Context, a *attempt, checkpoint, progress []byte) error {
 	request := &keepRequest{a, checkpoint, progress, make(chan error, 1)}
 	l.mu.Lock()

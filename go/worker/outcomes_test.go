@@ -4,12 +4,25 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/taskgate/taskgate/go/internal/testdb"
 )
+
+// Errors and values whose methods panic.
+type (
+	unlike    struct{}
+	unsaid    struct{}
+	unwritten struct{}
+)
+
+func (unlike) Error() string                   { return "unlike" }
+func (unlike) Is(error) bool                   { panic("like nothing") }
+func (unsaid) Error() string                   { panic("no words") }
+func (unwritten) MarshalJSON() ([]byte, error) { panic("no JSON") }
 
 // What a handler returns, and the row that comes of it.
 func TestOutcomes(t *testing.T) {
@@ -29,10 +42,18 @@ func TestOutcomes(t *testing.T) {
 		"permanent": func(context.Context, *Task) (any, error) {
 			return nil, Permanent("never").WithCode("no_good").WithInfo(map[string]int{"n": 1})
 		},
-		"error":   func(context.Context, *Task) (any, error) { return nil, errors.New("odd\x00 thing") },
-		"panic":   func(context.Context, *Task) (any, error) { panic("oh") },
-		"decode":  func(_ context.Context, task *Task) (any, error) { var n int; return n, task.Decode(&n) },
-		"timeout": func(ctx context.Context, _ *Task) (any, error) { <-ctx.Done(); return nil, ctx.Err() },
+		"error":  func(context.Context, *Task) (any, error) { return nil, errors.New("odd\x00 thing") },
+		"panic":  func(context.Context, *Task) (any, error) { panic("oh") },
+		"unlike": func(context.Context, *Task) (any, error) { return nil, unlike{} },
+		"unsaid": func(context.Context, *Task) (any, error) { return nil, unsaid{} },
+		"uninform": func(context.Context, *Task) (any, error) {
+			return nil, Permanent("never").WithInfo(unwritten{})
+		},
+		"unwritten": func(context.Context, *Task) (any, error) { return unwritten{}, nil },
+		"goexit":    func(context.Context, *Task) (any, error) { runtime.Goexit(); return nil, nil },
+		"backwards": func(context.Context, *Task) (any, error) { return nil, Snooze(-time.Second, "not now") },
+		"decode":    func(_ context.Context, task *Task) (any, error) { var n int; return n, task.Decode(&n) },
+		"timeout":   func(ctx context.Context, _ *Task) (any, error) { <-ctx.Done(); return nil, ctx.Err() },
 		"twice": func(_ context.Context, task *Task) (any, error) {
 			if task.Attempt == 1 {
 				return nil, Retry("once more").WithAfter(0)
@@ -46,7 +67,13 @@ func TestOutcomes(t *testing.T) {
 		"raw":       {"completed", `{"x": 1}`, "", "", 1, 0},
 		"nul":       {"completed", "\"a\ufffdb\ufffd\"", "", "", 1, 0},
 		"surrogate": {"completed", "\"\ufffd\"", "", "", 1, 0},
-		"number":    {"failed", "", "the database cannot store the result", "result_not_storable", 1, 0},
+		"number":    {"failed", "", "the outcome could not be written: ", "outcome_refused", 1, 0},
+		"unlike":    {"failed", "", "cannot be described", "handler_error", 1, 0},
+		"uninform":  {"failed", "", "cannot be described", "handler_error", 1, 0},
+		"unsaid":    {"failed", "", "PANIC", "handler_error", 1, 0},
+		"unwritten": {"failed", "", "panic: no JSON", "handler_error", 1, 0},
+		"goexit":    {"failed", "", "without returning", "handler_error", 1, 0},
+		"backwards": {"failed", "", "a snooze needs a duration of 0 or more: not now", "handler_error", 1, 0},
 		"function":  {"failed", "", "the handler's result is not JSON", "result_not_json", 1, 0},
 		"huge":      {"failed", "", "TASKGATE_MAX_RESULT_BYTES", "result_too_large", 1, 0},
 		"permanent": {"failed", "", "never", "no_good", 1, 0},
@@ -80,6 +107,30 @@ func TestOutcomes(t *testing.T) {
 	}
 	if n := value[int](r, "SELECT (error_info ->> 'n')::int FROM tasks WHERE task_id = 'permanent'"); n != 1 {
 		t.Errorf("info is %d", n)
+	}
+}
+
+func TestAPanicIsLoggedWithItsTraceback(t *testing.T) {
+	r := start(t, testdb.New(t), nil, map[string]Func{
+		"panic": func(context.Context, *Task) (any, error) { panic("oh") },
+		"error": func(context.Context, *Task) (any, error) { return nil, errors.New("odd") },
+	})
+	for _, name := range []string{"panic", "error"} {
+		r.exec("INSERT INTO tasks (task_id, status, task_type, request, max_attempts) VALUES ($1, 'pending', $1, '{}', 1)", name)
+		r.ended(name)
+	}
+	found := map[string]any{}
+	testdb.Until(t, "both lines", func() bool {
+		for _, line := range r.log.events("task_failed") {
+			found[line["task_id"].(string)] = line["traceback"]
+		}
+		return len(found) == 2
+	})
+	if text, _ := found["panic"].(string); !strings.Contains(text, "outcomes_test.go") {
+		t.Errorf("the traceback is %v", found["panic"])
+	}
+	if found["error"] != nil {
+		t.Errorf("a returned error has the traceback %v", found["error"])
 	}
 }
 
@@ -141,4 +192,20 @@ func TestUnknownTypeIsAConfigError(t *testing.T) {
 	if err := w.Run(context.Background()); !errors.As(err, &wrong) || !strings.Contains(err.Error(), "absent") {
 		t.Errorf("have %v", err)
 	}
+}
+
+func TestWhatCannotBeWrittenIsHeldUntilItsLeaseEnds(t *testing.T) {
+	r := start(t, testdb.New(t), func(cfg *Config) { cfg.Lease = 2 * time.Second }, map[string]Func{
+		"number": func(context.Context, *Task) (any, error) { return json.RawMessage("1e400000"), nil },
+	})
+	r.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this' USING ERRCODE = '22000'; END $$`)
+	r.exec(`CREATE TRIGGER refuse BEFORE UPDATE ON tasks FOR EACH ROW WHEN (new.error_code = 'outcome_refused') EXECUTE FUNCTION refuse()`)
+	r.exec("INSERT INTO tasks (task_id, status, task_type, request, max_attempts) VALUES ('n', 'pending', 'number', '{}', 2)")
+	if have := r.ended("n"); have.Code != "worker_timeout" || have.Attempts != 2 {
+		t.Errorf("%+v", have)
+	}
+	if failed := r.log.events("settle_failed"); len(failed) != 2 {
+		t.Errorf("given up %d times in 2 attempts: %v", len(failed), failed)
+	}
+	testdb.Until(t, "a free slot", func() bool { return r.w.book.count() == 0 })
 }

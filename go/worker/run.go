@@ -38,6 +38,15 @@ func (w *Worker) begin(task *Task, sent time.Duration) {
 
 func (w *Worker) attempt(ctx context.Context, a *attempt, handler *registered) {
 	defer a.cancel(nil)
+	ended := false
+	defer func() { // whatever the outcome is, the attempt must not run for ever because of it
+		if wrong := recover(); wrong != nil { // an error or info with methods that panic
+			w.link.settle(settlement{attempt: a, verb: verbFail, retry: true, code: "handler_error", took: time.Since(a.begun),
+				text: "the handler returned an error that cannot be described"})
+		} else if !ended {
+			w.settle(a, nil, Retry("the handler ended its goroutine without returning"))
+		}
+	}()
 	var result []byte
 	var err error
 	switch {
@@ -54,6 +63,7 @@ func (w *Worker) attempt(ctx context.Context, a *attempt, handler *registered) {
 		}
 		release()
 	}
+	ended = true
 	w.settle(a, result, err)
 }
 
@@ -67,7 +77,9 @@ func (e stopError) Unwrap() error { return e.cause }
 func (w *Worker) call(ctx context.Context, task *Task, run Func) (result []byte, err error) {
 	defer func() {
 		if wrong := recover(); wrong != nil {
-			err = Retry("panic: %v", wrong).WithInfo(map[string]string{"traceback": plain(string(debug.Stack()))})
+			panicked := Retry("panic: %v", wrong)
+			panicked.trace = plain(string(debug.Stack()))
+			err = panicked.WithInfo(map[string]string{"traceback": panicked.trace})
 		}
 	}()
 	value, err := run(ctx, task)

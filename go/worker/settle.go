@@ -27,7 +27,10 @@ type settlement struct {
 	retry   bool
 	delay   *time.Duration // nil: the database's backoff
 	took    time.Duration
-	quiet   bool // its end was told in the log before
+	quiet   bool          // its end was told in the log before
+	trace   string        // of a panic
+	pause   time.Duration // to the next try, when somebody else holds the row
+	refused bool          // the database did not take the value: a plain failure stands in for it
 }
 
 func (s settlement) of() *attempt     { return s.attempt }
@@ -41,24 +44,40 @@ func (s *settlement) giveBack(code, reason string) {
 }
 
 func (s *settlement) steer(e *TaskError) {
-	s.code, s.text, s.delay = plain(e.Code), plain(e.Message), e.After
+	s.code, s.text, s.delay, s.trace = plain(e.Code), plain(e.Message), e.After, e.trace
 	if e.Info != nil {
 		if info, err := marshal(e.Info); err == nil {
 			s.info = info
 		}
+	}
+	if s.delay != nil && *s.delay < 0 {
+		s.delay = nil
 	}
 	switch e.kind {
 	case permanentKind:
 		s.verb = verbFail
 	case retryKind:
 		s.verb, s.retry = verbFail, true
-	case snoozeKind:
-		s.verb = verbRelease
-	case throttledKind:
-		// the code by which the database bounds the time in all; a finer one is in the message and the info
-		s.verb, s.code = verbRelease, "throttled"
+	case snoozeKind, throttledKind:
+		if e.After == nil || *e.After < 0 {
+			s.verb, s.retry, s.code, s.delay = verbFail, true, "handler_error", nil
+			s.text = plain("a snooze needs a duration of 0 or more: " + e.Message)
+			return
+		}
+		after := max(*e.After, minSnooze)
+		s.verb, s.delay = verbRelease, &after
+		if e.kind == throttledKind {
+			// the code by which the database bounds the time in all; a finer one is in the message and the info
+			s.code = "throttled"
+		}
 	}
 }
+
+// A snooze costs no attempt: nothing but minSnooze keeps one from coming again and again at full speed.
+const minSnooze = 100 * time.Millisecond
+
+// An outcome whose row somebody else holds is tried again after firstPause, doubling to longestPause.
+const firstPause, longestPause = 50 * time.Millisecond, time.Second
 
 // A batch is bounded in tasks and in bytes, so that one large result does not hold up many.
 const (
@@ -115,15 +134,15 @@ func (b *buffer) isEmpty() bool {
 	return len(b.waiting[0])+len(b.waiting[1])+len(b.waiting[2]) == 0
 }
 
-// write sends one batch. An error that is the batch's own splits it, and the one bad value becomes a permanent
-// failure; any other error is the connection's, and the batch is kept.
+// write sends one batch. An error that is the batch's own splits it, and a plain failure stands in for the one bad
+// value; any other error is the connection's, and the batch is kept.
 func (w *Worker) write(ctx context.Context, client calls, v verb, batch []settlement) error {
 	found, err := w.send(ctx, client, v, batch)
 	switch {
 	case err == nil:
 		w.confirm(batch, found)
 		return nil
-	case dataError(err) && len(batch) > 1, rowLocked(err) && len(batch) > 1:
+	case dataError(err) && len(batch) > 1:
 		for i := range batch {
 			if err := w.write(ctx, client, v, batch[i:i+1:i+1]); err != nil {
 				w.link.buffer.putBack(v, batch[i+1:])
@@ -132,15 +151,14 @@ func (w *Worker) write(ctx context.Context, client calls, v verb, batch []settle
 		}
 		return nil
 	case dataError(err):
-		bad := settlement{attempt: batch[0].attempt, verb: verbFail, took: batch[0].took, code: "result_not_storable",
-			text: plain("the database cannot store the result: " + err.Error())}
-		if v == verbFail && batch[0].code == bad.code { // not even the words: nothing is left to try
-			bad.text = "the database cannot store the result"
-		}
-		w.link.buffer.put(bad)
+		w.refuse(batch[0], err)
 		return nil
-	case rowLocked(err): // somebody's open transaction: the others go first
-		w.link.later(v, batch[0])
+	case rowLocked(err): // a deadlock, or a lock on the whole table
+		for _, s := range batch {
+			if !w.putAside(s) {
+				w.book.remove(s.attempt.task.Token)
+			}
+		}
 		return nil
 	}
 	w.link.buffer.putBack(v, batch)
@@ -159,16 +177,62 @@ func (w *Worker) send(ctx context.Context, client calls, v verb, batch []settlem
 	return client.release(ctx, batch)
 }
 
+// refuse puts a plain failure, with nothing of the handler's own in it, in the place of an outcome that the database
+// does not take.
+func (w *Worker) refuse(s settlement, err error) {
+	if s.refused {
+		w.log.Error("settle_failed", "task_id", s.attempt.task.ID, "task_type", s.attempt.task.Type, "token", s.attempt.task.Token, "error", err.Error())
+		w.hold(s.attempt)
+		return
+	}
+	w.link.settle(settlement{attempt: s.attempt, verb: verbFail, took: s.took, code: "outcome_refused", refused: true,
+		retry: s.verb == verbRelease || s.retry, text: plain("the outcome could not be written: " + err.Error())})
+}
+
+// hold keeps a token that cannot be settled among those held, and renews it no more: given up, it would come with the
+// next claim, to be run and refused again. The database takes it back a second after its lease; one that was restarted
+// waits for a lease from then.
+func (w *Worker) hold(a *attempt) {
+	w.book.mu.Lock()
+	a.lost = true
+	left := a.endsAt - now()
+	w.book.mu.Unlock()
+	time.AfterFunc(left+w.cfg.Lease+2*time.Second, func() { w.book.remove(a.task.Token) })
+}
+
+// putAside tries an outcome again later, because somebody else's open transaction holds its row. Nobody else can
+// have the task meanwhile, so it is kept for as long again as its lease. False when it is given up.
+func (w *Worker) putAside(s settlement) bool {
+	w.book.mu.Lock()
+	over := now() > s.attempt.endsAt+w.cfg.Lease
+	w.book.mu.Unlock()
+	if over {
+		w.log.Error("settle_failed", "task_id", s.attempt.task.ID, "task_type", s.attempt.task.Type, "token", s.attempt.task.Token,
+			"error", "somebody holds its row, and its lease is over")
+		return false
+	}
+	s.pause = min(max(firstPause, 2*s.pause), longestPause)
+	time.AfterFunc(s.pause, func() { w.link.settle(s) })
+	return true
+}
+
 // confirm tells what the database answered, and frees the slots.
 func (w *Worker) confirm(batch []settlement, found []verdict) {
 	outcomes := make(map[int64]string, len(found))
 	for _, each := range found {
 		outcomes[each.token] = each.outcome
 	}
-	tokens := make([]int64, len(batch))
-	for i, s := range batch {
-		tokens[i] = s.attempt.task.Token
-		w.report(s, outcomes[tokens[i]])
+	tokens := make([]int64, 0, len(batch))
+	for _, s := range batch {
+		token := s.attempt.task.Token
+		if outcomes[token] == "busy" {
+			if w.putAside(s) {
+				continue
+			}
+		} else {
+			w.report(s, outcomes[token])
+		}
+		tokens = append(tokens, token)
 	}
 	w.book.remove(tokens...)
 }
@@ -191,7 +255,11 @@ func (w *Worker) report(s settlement, outcome string) {
 	case s.verb == verbFail:
 		again := s.retry && task.Attempt < task.MaxAttempts
 		w.metrics.settled("failed", s.took)
-		w.log.Warn("task_failed", append(who, "attempt", task.Attempt, "seconds", round(s.took), "code", s.code, "error", s.text, "retry", again)...)
+		what := append(who, "attempt", task.Attempt, "seconds", round(s.took), "code", s.code, "error", s.text, "retry", again)
+		if s.trace != "" {
+			what = append(what, "traceback", s.trace)
+		}
+		w.log.Warn("task_failed", what...)
 	default:
 		w.metrics.settled("released", s.took)
 		if s.code == "released" || s.code == "lease_lost" {

@@ -184,3 +184,33 @@ func TestLeaseClockRunsForward(t *testing.T) {
 		t.Errorf("%s passed", took)
 	}
 }
+
+func TestSecondsOfAnyRow(t *testing.T) {
+	century := 100 * 366 * 24 * time.Hour
+	for text, want := range map[string]time.Duration{
+		"1.5": 1500 * time.Millisecond, "-2": -2 * time.Second, "NaN": 0, "Infinity": century, "-Infinity": -century, "1e300": century, "1e400": century,
+	} {
+		if have, err := seconds([]byte(text)); err != nil || have != want {
+			t.Errorf("%s: %v, %v", text, have, err)
+		}
+	}
+	if _, err := seconds([]byte("soon")); err == nil {
+		t.Error("no error")
+	}
+}
+
+func TestSnoozesHaveAFloor(t *testing.T) {
+	for after, want := range map[time.Duration]time.Duration{0: minSnooze, time.Millisecond: minSnooze, time.Minute: time.Minute} {
+		var s settlement
+		if s.steer(Snooze(after, "later")); s.verb != verbRelease || *s.delay != want {
+			t.Errorf("%v: %+v", after, s)
+		}
+	}
+	var s settlement
+	if s.steer(Throttled(-1, "later")); s.verb != verbFail || !s.retry || s.delay != nil {
+		t.Errorf("%+v", s)
+	}
+	if s.steer(Retry("again").WithAfter(-1)); s.verb != verbFail || s.delay != nil {
+		t.Errorf("%+v", s)
+	}
+}

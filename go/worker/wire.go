@@ -2,6 +2,8 @@ package worker
 
 import (
 	"encoding/binary"
+	"errors"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -63,7 +65,15 @@ func interval(value time.Duration) string {
 	return strconv.FormatFloat(value.Seconds(), 'f', 6, 64) + "s"
 }
 
+// seconds reads a number that anybody may have written to the table: at most a century either way, 0 for NaN.
 func seconds(text []byte) (time.Duration, error) {
+	const century = 100 * 366 * 86400
 	value, err := strconv.ParseFloat(string(text), 64)
-	return time.Duration(value * float64(time.Second)), err
+	if errors.Is(err, strconv.ErrRange) { // an infinity, which is what was meant
+		err = nil
+	}
+	if err != nil || math.IsNaN(value) {
+		return 0, err
+	}
+	return time.Duration(min(max(value, -century), century) * float64(time.Second)), nil
 }

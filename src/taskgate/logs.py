@@ -24,7 +24,12 @@ def configure(log_format: Literal["auto", "console", "json"] = "auto", level: st
     """Set up logging for this process. `auto` is `console` on a terminal, else `json`."""
     console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
     render: list[Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)]
+        [
+            _as_exception,
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
+        ]
         if console
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_json)]
     )
@@ -47,6 +52,13 @@ def configure(log_format: Literal["auto", "console", "json"] = "auto", level: st
 def get_logger(name: str) -> Any:
     """A logger whose lines carry `component=name`: the part of the program, such as `api` or `worker`."""
     return structlog.get_logger(component=name)
+
+
+def _as_exception(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """People read the field `traceback` below the line, not quoted in it."""
+    if "traceback" in event:
+        event["exception"] = event.pop("traceback")
+    return event
 
 
 def _json(value: Any, **_: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import typing
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -48,7 +49,10 @@ class Retry(TaskError):
 
 
 class Snooze(TaskError):
-    """Not now: give the task back for `after` seconds. Costs no attempt."""
+    """Not now: give the task back for `after` seconds, 0.1 at least. Costs no attempt.
+
+    Raises TypeError or ValueError for an `after` that is no number or negative: a failed attempt, if not caught.
+    """
 
     code = "snoozed"
 
@@ -61,7 +65,7 @@ class Snooze(TaskError):
         info: Any = None,
     ) -> None:
         super().__init__(message, code=code, info=info)
-        self.after: float = _seconds(after) or 0.0
+        self.after: float = check_pause(after)
 
 
 class Throttled(Snooze):
@@ -74,6 +78,20 @@ class PermanentError(TaskError):
     """The task can never succeed as it stands: it ends `failed` at once."""
 
     code = "permanent"
+
+
+def check_pause(after: object) -> float:
+    """A snooze's seconds. Raises TypeError or ValueError: what says not when would come again at once, for ever."""
+    value = after.total_seconds() if isinstance(after, timedelta) else after
+    try:
+        seconds = float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        seconds = math.inf
+    except (TypeError, ValueError):
+        raise TypeError(f"a snooze needs after=SECONDS or a timedelta, not {type(after).__name__}") from None
+    if not seconds >= 0:  # NaN too
+        raise ValueError(f"a snooze needs after=SECONDS of 0 or more, not {seconds}")
+    return seconds
 
 
 def _seconds(after: float | timedelta | None) -> float | None:

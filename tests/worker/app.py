@@ -59,6 +59,93 @@ async def block(task: Task[Any]) -> str:
     return "blocked"
 
 
+@handlers.handler("spin")
+async def spin(task: Task[Any]) -> str:
+    """Never lets go of the event loop, at the first attempt."""
+    while task.attempt == 1:
+        pass
+    return "no more"
+
+
+class Mute(Exception):
+    """Raises what it is made of when asked for its text."""
+
+    def __str__(self) -> str:
+        raise self.args[0]
+
+    __repr__ = __str__
+
+
+class Masked(type(Exception)):  # type: ignore[misc]
+    """The type of exceptions that do not even tell their name."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__name__", "__qualname__", "__module__"):
+            raise SystemExit(9)
+        return super().__getattribute__(name)
+
+
+class Nameless(Exception, metaclass=Masked):
+    pass
+
+
+class Unmade(PermanentError):
+    """Does not call its base's `__init__`."""
+
+    def __init__(self) -> None:
+        pass
+
+
+def evil(what: str) -> Any:
+    """Raise, or return, what is hard to tell of."""
+    match what:
+        case "mute exit":
+            raise Mute(SystemExit(3))
+        case "mute interrupt":
+            raise Mute(KeyboardInterrupt())
+        case "mute generator":
+            raise Mute(GeneratorExit())
+        case "mute cancel":
+            raise Mute(asyncio.CancelledError())
+        case "nameless":
+            raise Nameless
+        case "generator exit":
+            raise GeneratorExit
+        case "stop iteration":
+            raise StopIteration
+        case "group":
+            raise BaseExceptionGroup("g", [ValueError(1), SystemExit(2)])
+        case "mute message":
+            raise PermanentError(Mute(SystemExit(4)))  # type: ignore[arg-type]
+        case "mute info":
+            raise PermanentError("with info", info=[Mute(SystemExit(5))])
+        case "unmade":
+            raise Unmade
+        case "mute result":
+            return {"a": Mute(SystemExit(6))}
+        case "snooze none":
+            raise Snooze("not now", after=None)  # type: ignore[arg-type]
+        case "snooze nan":
+            raise Snooze("not now", after=math.nan)
+        case "snooze negative":
+            raise Throttled("not now", after=-1)
+        case "retry strange":
+            raise Retry("again", after="soon")  # type: ignore[arg-type]
+        case "too big":
+            return 10**140_000
+    raise AssertionError(what)
+
+
+@handlers.handler("evil")
+async def evil_async(task: Task[Any]) -> Any:
+    return evil(task.request["what"])
+
+
+@handlers.handler("evil-sync")
+def evil_sync(task: Task[Any]) -> Any:
+    return evil(task.request["what"])
+
+
 @handlers.handler("swallow")
 async def swallow(task: Task[Any]) -> str:
     """Does not stop when cancelled."""

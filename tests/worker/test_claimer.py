@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+
+from structlog.testing import capture_logs
 
 from taskgate.protocol.calls import Calls, ClaimAnswer
 from taskgate.settings import Settings
@@ -25,11 +27,15 @@ class WatchedCalls(Calls):
         self.asked: list[int] = []
         self.lose = 0
         self.delay = 0.0
+        self.unreadable = 0
 
     async def claim(
         self, worker_id: str, slots: int, held: Sequence[int], lease: float, types: Sequence[str] | None
     ) -> ClaimAnswer:
         self.asked.append(slots)
+        if self.unreadable:
+            self.unreadable -= 1
+            raise OverflowError("date value out of range")
         answer = await super().claim(worker_id, slots, held, lease, types)
         delay, self.delay = self.delay, 0.0
         await asyncio.sleep(delay)
@@ -40,7 +46,9 @@ class WatchedCalls(Calls):
 
 
 @asynccontextmanager
-async def claiming(table: Table, types: list[str], slots: int, lease: float) -> AsyncIterator[WatchedCalls]:
+async def claiming(
+    table: Table, types: list[str], slots: int, lease: float, settling: Callable[[Any], Calls] = Calls
+) -> AsyncIterator[WatchedCalls]:
     """A claimer, runner and settler of this process."""
     claims, settles = await Table.open(table.dsn), await Table.open(table.dsn)
     calls = WatchedCalls(claims.sql)
@@ -50,7 +58,7 @@ async def claiming(table: Table, types: list[str], slots: int, lease: float) -> 
         runner.runs.pop(run.token, None)
         claimer.wake()
 
-    settler = Settler(Calls(settles.sql), finished)
+    settler = Settler(settling(settles.sql), finished)
     runner = Runner(handlers, settings, Calls(settles.sql), settler)
     claimer = Claimer(calls, "me", types, lease, 15, runner)
     work = [asyncio.create_task(claimer.work()), asyncio.create_task(settler.work())]
@@ -72,6 +80,18 @@ async def test_a_lost_reply_leaks_no_slot(table: Table) -> None:
         rows = await table.final(ids)
     assert {(row["status"], row["attempts"]) for row in rows.values()} == {("completed", 1)}
     assert calls.lose == 0
+
+
+async def test_an_answer_that_cannot_be_read_ends_nothing(table: Table) -> None:
+    with capture_logs() as said:
+        async with claiming(table, ["noop"], 4, 600) as calls:
+            calls.unreadable = 4
+            ids = await table.add("noop", [{}] * 20)
+            rows = await table.final(ids)
+    assert {row["status"] for row in rows.values()} == {"completed"}
+    assert calls.unreadable == 0
+    errors = [each["error"] for each in said if each["event"] == "claim_failed"]
+    assert errors == ["OverflowError: date value out of range"], "said once"
 
 
 async def test_a_reply_older_than_half_a_lease_is_not_begun(table: Table) -> None:

@@ -97,6 +97,14 @@ async def test_every_outcome(table: Table, start_worker: Callable[..., WorkerPro
     assert json.loads(rows[nap]["result"]) == "napped, attempt 1"
     assert rows[nap_stopped]["error_code"] == "timeout"
 
+    failures = {each["task_id"]: each for each in worker.events("task_failed")}
+    trace = failures[what["raise"]]["traceback"]
+    assert trace == json.loads(raised["error_info"])["traceback"]
+    assert "in do" in trace
+    assert "raise ValueError" in trace
+    assert "traceback" not in failures[what["permanent"]]
+    assert "traceback" not in failures[quick]
+
     (after,) = await table.add("noop", [{}])
     assert (await table.final([after]))[after]["status"] == "completed", "the worker lives"
     assert worker.process.poll() is None

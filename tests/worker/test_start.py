@@ -45,7 +45,11 @@ async def test_wrong_arguments_and_settings(database: str, start_worker: Callabl
     for wanted, worker in [
         ("DATABASE_URL is not set", start_worker("noop", dsn="")),
         ("no module 'nowhere'", start_worker("noop", app="nowhere:handlers")),
-        ("no Handlers() called 'nothing'", start_worker("noop", app="tests.worker.app:nothing")),
+        (
+            "neither a Handlers() nor an @handler function of tests.worker.app; "
+            "what works: --app tests.worker.app:handlers (a registry)\n",
+            start_worker("noop", app="tests.worker.app:nothing"),
+        ),
         ("--types nosuch: no handler", start_worker("nosuch")),
         ("TASKGATE_SLOTS", start_worker("noop", TASKGATE_SLOTS="none")),
     ]:

@@ -14,7 +14,7 @@ from taskgate.protocol.calls import Calls, ClaimAnswer, ClaimedTask, Release
 from taskgate.protocol.version import SchemaMismatch
 from taskgate.worker.clock import now
 from taskgate.worker.link import TROUBLE, Backoff
-from taskgate.worker.results import error_text
+from taskgate.worker.results import error_text, words
 
 if TYPE_CHECKING:
     from taskgate.worker.runner import Runner
@@ -96,10 +96,10 @@ class Claimer:
             except TROUBLE:
                 await self._wait(self._trouble.next(), only_stop=True)
                 continue
-            except asyncpg.PostgresError as error:
-                if (words := error_text(str(error))) != self._last_error:
-                    self._last_error = words
-                    log.error("claim_failed", error=words)
+            except Exception as error:  # refused, or an answer that cannot be read: others may follow that can
+                if (text := error_text(_telling(error))) != self._last_error:
+                    self._last_error = text
+                    log.error("claim_failed", error=text)
                 await self._wait(self._trouble.next(), only_stop=True)
                 continue
             self._trouble.reset()
@@ -168,6 +168,10 @@ class Claimer:
             except TimeoutError:
                 return False
         return True
+
+
+def _telling(error: Exception) -> str:
+    return words(error) if isinstance(error, asyncpg.PostgresError) else f"{type(error).__name__}: {words(error)}"
 
 
 async def give_back(calls: Calls, tasks: list[ClaimedTask]) -> None:

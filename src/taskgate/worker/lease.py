@@ -22,6 +22,8 @@ from taskgate.protocol.version import SchemaMismatch
 from taskgate.upkeep import DatabaseState
 from taskgate.worker.clock import now
 from taskgate.worker.link import TROUBLE, Backoff, Link
+from taskgate.worker.loops import kept_going
+from taskgate.worker.results import words
 from taskgate.worker.run import Run
 from taskgate.worker.runner import lease_margin
 from taskgate.worker.wake import Listener
@@ -30,8 +32,6 @@ log = get_logger("worker")
 
 SIGN_OF_LIFE_SECONDS = 20.0
 """With nothing to renew the worker says so often that it lives, which proves the listening connection too."""
-BLOCKED_SECONDS = 1.0
-"""A worker's loop that does not answer for so long is reported."""
 
 
 class LeaseKeeper:
@@ -62,7 +62,6 @@ class LeaseKeeper:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._poke: asyncio.Event | None = None
         self._check: set[str] = set()
-        self._pinged_at: float | None = None
         self._thread = threading.Thread(target=self._in_thread, name="lease-keeper", daemon=True)
 
     def start(self) -> None:
@@ -93,7 +92,8 @@ class LeaseKeeper:
                 with asyncio.Runner() as runner:
                     runner.run(self._keep())
             except Exception as error:  # whatever it is, without this thread every lease would be lost
-                log.error("lease_keeper_failed", error=f"{type(error).__name__}: {error}")
+                with contextlib.suppress(Exception):  # not for want of a log either
+                    log.error("lease_keeper_failed", error=f"{type(error).__name__}: {words(error)}")
                 time.sleep(0.1)
 
     async def _keep(self) -> None:
@@ -105,7 +105,7 @@ class LeaseKeeper:
                     on_connect=None if self._database.pooler else listener.attach)  # fmt: skip
         calls = Calls(link, self._database.schema)
         listener.calls = calls
-        watch = asyncio.create_task(self._watch())
+        watch = asyncio.create_task(kept_going("lease watch", self._watch))
         try:
             await self._renew_for_ever(calls)
         finally:
@@ -117,7 +117,6 @@ class LeaseKeeper:
         next_regular = next_sign = now()
         said_draining = False
         while not self._ended:
-            self._ping_worker_loop()
             at = now()
             check, self._check = self._check, set()
             due = [
@@ -182,8 +181,8 @@ class LeaseKeeper:
                     continue
                 stop_at = run.lease_until - self._margin
                 if at >= stop_at:
-                    log.warning("lease_lost", task_id=run.claimed.task_id, token=run.token, reason="not_renewed")
                     self._tell([run], "lease_lost")
+                    log.warning("lease_lost", task_id=run.claimed.task_id, token=run.token, reason="not_renewed")
                 else:
                     nearest = min(nearest, stop_at)
             await asyncio.sleep(max(0.02, nearest - now()))
@@ -208,13 +207,3 @@ class LeaseKeeper:
         except TimeoutError:
             pass
         self._poke.clear()
-
-    def _ping_worker_loop(self) -> None:
-        if self._pinged_at is None and self._runs:
-            self._pinged_at = sent = now()
-            self._worker_loop.call_soon_threadsafe(self._answered, sent)
-
-    def _answered(self, sent: float) -> None:
-        self._pinged_at = None
-        if (seconds := now() - sent) > BLOCKED_SECONDS:
-            log.warning("handler_blocked_loop", seconds=round(seconds, 3))

@@ -12,10 +12,12 @@ EXIT_USAGE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a worker; answers the exit code: 0 drained, 2 wrong settings, 3 schema mismatch, 128+n second signal."""
+    """Run a worker; answers the exit code: 0 drained, 2 wrong settings, 3 schema mismatch, 128+n second signal,
+    70 a handler blocked the event loop for ever (see watchdog.py).
+    """
     parser = argparse.ArgumentParser(prog="taskgate worker", description="Runs tasks until SIGTERM.")
-    parser.add_argument("--app", action="append", default=[], metavar="MODULE:HANDLERS",
-                        help="a module whose handlers to serve; may be repeated")  # fmt: skip
+    parser.add_argument("--app", action="append", default=[], metavar="MODULE[:NAME]",
+                        help="serve a module's handlers, or one registry or function of it; repeatable")  # fmt: skip
     parser.add_argument("--types", default="", metavar="A,B", help="serve only these task types")
     given = parser.parse_args(arguments)
     types = [name for name in (part.strip() for part in given.types.split(",")) if name]

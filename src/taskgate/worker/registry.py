@@ -1,4 +1,4 @@
-"""Which handlers a worker serves: the built-in ones and those of `--app module:handlers`."""
+"""Which handlers a worker serves: the built-in ones and those of `--app module` or `--app module:name`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 from taskgate.settings import Settings
 from taskgate.task import Handlers, default_handlers
@@ -19,8 +20,9 @@ def load(apps: Sequence[str], types: Sequence[str], settings: Settings) -> Handl
     """The handlers of `apps` and the built-in ones; only `types` of them when given.
 
     An app is `module`, whose `@handler` functions are taken from the default registry, or `module:name`, where
-    name is a `Handlers`. Beside apps the built-in `llm` is served when a provider is configured or `types` names
-    it: a worker without a key must not take such tasks from those that have one. Raises BadApp.
+    name is a `Handlers` or one of those functions. Beside apps the built-in `llm` is served when a provider is
+    configured or `types` names it: a worker without a key must not take such tasks from those that have one.
+    Raises BadApp.
     """
     found = Handlers()
     where = str(Path.cwd())
@@ -60,9 +62,33 @@ def _registry(app: str) -> Handlers:
                 f"--app {app}: there is no module {error.name!r} in the current folder or on PYTHONPATH"
             ) from None
         raise BadApp(f"--app {app}: {module_name} imports {error.name!r}, which is not installed") from error
-    registry = getattr(module, attribute, None) if attribute else default_handlers
-    if not isinstance(registry, Handlers):
-        raise BadApp(f"--app {app}: {module_name} has no Handlers() called {attribute!r}")
+    named = getattr(module, attribute, None) if attribute else default_handlers
+    registry = named if isinstance(named, Handlers) else _registered_as(named)
+    if attribute and not isinstance(named, Handlers) and not len(registry):
+        raise BadApp(
+            f"--app {app}: {attribute!r} is neither a Handlers() nor an @handler function of {module_name}; "
+            f"{_what_works(module)}"
+        )
     if not len(registry):
-        raise BadApp(f"--app {app}: it registers no handler")
+        raise BadApp(f"--app {app}: it registers no handler; {_what_works(module)}")
     return registry
+
+
+def _registered_as(function: object) -> Handlers:
+    """What the module-level `@handler` registered this function for."""
+    found = Handlers()
+    for each in default_handlers:
+        if each.function is function:
+            found.add(each)
+    return found
+
+
+def _what_works(module: ModuleType) -> str:
+    name = module.__name__
+    ways = [f"--app {name}:{key} (a registry)" for key, value in vars(module).items()
+            if isinstance(value, Handlers) and value is not default_handlers and len(value)]  # fmt: skip
+    if len(default_handlers):
+        ways.insert(0, f"--app {name} (all its @handler functions)")
+    if not ways:
+        return "decorate a function with @handler(TYPE), of `from taskgate import handler`"
+    return f"what works: {', '.join(ways)}"

@@ -11,6 +11,9 @@ from taskgate.task import PermanentError
 MAX_ERROR_CHARS = 2_000
 MAX_INFO_BYTES = 64 * 1024
 
+NO_WORDS = "(its text cannot be had)"
+"""Where an exception or a value raises when asked for its text."""
+
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
 
@@ -34,6 +37,14 @@ def error_text(text: str) -> str:
     """`text` fit for the column `error`: clean, and cut to MAX_ERROR_CHARS."""
     text = clean_text(text)
     return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 1] + "…"
+
+
+def words(value: object) -> str:
+    """`str(value)`, whatever its `__str__` does: an outcome must be written even if it cannot be described."""
+    try:
+        return str.__str__(str(value))  # no subclass of str
+    except BaseException:  # SystemExit and the like too; there is no await in here, so nothing of ours
+        return NO_WORDS
 
 
 def _clean(value: Any) -> Any:
@@ -65,7 +76,7 @@ def result_text(value: Any, max_bytes: int) -> str:
         text, size = to_json(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise PermanentError(
-            f"the handler's result ({type(value).__name__}) is not JSON: {str(error)[:300]}", code="result_not_json"
+            f"the handler's result ({type(value).__name__}) is not JSON: {words(error)[:300]}", code="result_not_json"
         ) from None
     if size > max_bytes:
         raise PermanentError(
@@ -83,6 +94,13 @@ def info_text(info: Any) -> str | None:
         return None
     try:
         text, size = to_json(info)
-    except (TypeError, ValueError, RecursionError):
-        return to_json({"text": error_text(repr(info))})[0]
+    except BaseException:  # what runs here is the handler's own code: __repr__, properties, iterators
+        return to_json({"text": error_text(_shown(info))})[0]
     return text if size <= MAX_INFO_BYTES else to_json({"truncated": True, "text": text[:MAX_ERROR_CHARS]})[0]
+
+
+def _shown(value: object) -> str:
+    try:
+        return str.__str__(repr(value))
+    except BaseException:
+        return NO_WORDS

@@ -31,12 +31,14 @@ class Run:
         "ended",
         "gone",
         "handler",
-        "held_up",
+        "hold_until",
         "is_async",
         "lease_until",
         "loop",
         "parse",
+        "pause",
         "reason",
+        "refused",
         "renewed_at",
         "settled",
         "settlement",
@@ -78,8 +80,12 @@ class Run:
         self.settlement: Settlement | None = None
         self.settled = False
         """The settlement is in the database, or was refused by it."""
-        self.held_up = 0
-        """So many times its settlement could not be written because somebody holds its row."""
+        self.pause = 0.0
+        """Seconds to the next try of a settlement that could not be written because somebody holds its row."""
+        self.refused = False
+        """The database did not take the settlement's value: a plain failure stands in for it."""
+        self.hold_until = 0.0
+        """By clock.now: until then the token counts as held although nothing more is to be written."""
         self.task: Task[None] | None = None
         self.timer: TimerHandle | None = None
 
@@ -133,7 +139,9 @@ class Run:
                 continue
             if verdict == "stale":
                 raise LeaseLost(f"task {self.claimed.task_id} is no longer this worker's")
-            return
+            if verdict != "busy":  # somebody holds the row
+                return
+            await asyncio.sleep(backoff.next())
 
 
 async def _as_coroutine(awaitable: Awaitable[None]) -> None:

@@ -17,7 +17,7 @@ from taskgate.protocol.calls import Calls, ClaimedTask
 from taskgate.settings import Settings
 from taskgate.task import Handler, Handlers, Task
 from taskgate.worker.clock import now
-from taskgate.worker.outcome import by_itself, keeps_result, of_error, of_stop
+from taskgate.worker.outcome import by_itself, keeps_result, of_error, of_stop, undescribed
 from taskgate.worker.results import result_text
 from taskgate.worker.run import Run
 from taskgate.worker.threads import HandlerThreads
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 log = get_logger("worker")
 
+MAX_LIMIT = 366 * 86400.0
 STUCK_SECONDS = 5.0
 """A handler that was told to stop so long ago and still runs is reported."""
 
@@ -56,7 +57,7 @@ class Runner:
     def start(self, claimed: ClaimedTask, sent: float) -> None:
         """Begin an attempt; `sent` is when the claim was sent."""
         handler, parse, is_async = self._handlers[claimed.task_type]
-        timeout = claimed.timeout_seconds or handler.timeout or self._settings.timeout_seconds
+        timeout = _limit(claimed.timeout_seconds, handler.timeout, self._settings.timeout_seconds)
         run = Run(
             claimed, handler, is_async, parse, timeout, sent, self._settings.lease_seconds, self._calls, self._loop
         )
@@ -77,13 +78,19 @@ class Runner:
                 else:
                     value = await self._in_thread(run, task)
                 text = result_text(value, self._settings.max_result_bytes)
-            except GeneratorExit:
-                raise  # the loop is gone
             except BaseException as caught:  # SystemExit and the like must not end the worker
+                if isinstance(caught, GeneratorExit) and self._loop.is_closed():
+                    raise  # not the handler's: nothing runs any more
                 error = caught
             if run.timer is not None:
                 run.timer.cancel()
         run.ended = True
+        try:
+            self._end(run, text, error)
+        except BaseException:  # whatever it is, this attempt must not be `running` for ever
+            self._settler.put(run, undescribed(run))
+
+    def _end(self, run: Run, text: str | None, error: BaseException | None) -> None:
         if run.settlement is not None:  # let go before
             if run.settled:
                 self._settler.finish(run)
@@ -106,7 +113,10 @@ class Runner:
             except asyncio.CancelledError:
                 if future.done():
                     break
-        return future.result()
+        value, error = future.result()
+        if error is not None:
+            raise error
+        return value
 
     def stop(self, run: Run, reason: str) -> None:
         """Tell a handler to stop; does nothing for one that has returned. Call it on the loop's thread."""
@@ -130,6 +140,11 @@ class Runner:
     def _let_go(self, run: Run) -> None:
         if not run.ended and run.settlement is None and not run.gone:
             self._settler.put(run, of_stop(run, run.reason or "timeout"))
+
+
+def _limit(*seconds: float | None) -> float:
+    """The first that can be a time limit: a row or a handler may say anything."""
+    return min(next((each for each in seconds if each is not None and each > 0), MAX_LIMIT), MAX_LIMIT)
 
 
 def _is_async(handler: Handler) -> bool:

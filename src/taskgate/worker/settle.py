@@ -7,18 +7,18 @@ whose write failed for the database's sake is kept and tried again: the token ma
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
-
-import asyncpg
 
 from taskgate.logs import get_logger
 from taskgate.protocol.calls import Calls, Failure, Release, Verdicts
-from taskgate.worker.link import TROUBLE, Backoff, CannotConnect
-from taskgate.worker.results import error_text
+from taskgate.worker.clock import now
+from taskgate.worker.link import TROUBLE, Backoff
+from taskgate.worker.loops import say_failed
+from taskgate.worker.results import error_text, words
 from taskgate.worker.run import Run, Settlement
 
 log = get_logger("worker")
@@ -26,6 +26,12 @@ log = get_logger("worker")
 MAX_ROWS = 500
 MAX_BYTES = 8 * 1024**2
 """A batch is cut at so many bytes of results, so that one large result does not delay hundreds."""
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 1.0
+"""An outcome whose row somebody else holds is tried again after so long, doubling."""
+HOLD_SECONDS = 2.0
+"""A token that cannot be settled is held so long, and once more its lease, beyond its lease. The database takes it
+back a second after the lease; one that was restarted waits for a lease from then.
+"""
 
 
 class Settler:
@@ -40,7 +46,7 @@ class Settler:
         self._empty = asyncio.Event()
         self._empty.set()
         self._backoff = Backoff(0.05, 2.0)
-        self._held_up = 0
+        self._aside = 0
         self._loop = asyncio.get_running_loop()
         self._say_completed: bool = log.is_enabled_for(logging.DEBUG)
         self.counts = dict.fromkeys(("completed", "failed", "cancelled", "released", "refused"), 0)
@@ -56,7 +62,15 @@ class Settler:
     def finish(self, run: Run) -> None:
         """The run has ended and nothing more is to be written for it."""
         run.settled = True
-        self._on_finished(run)
+        if (left := run.hold_until - now()) > 0:
+            self._loop.call_later(left, self.finish, run)
+        else:
+            self._on_finished(run)
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether everything put so far is written."""
+        return self._empty.is_set()
 
     async def flushed(self) -> None:
         """Wait until everything put so far is written."""
@@ -69,20 +83,18 @@ class Settler:
             self._ready.clear()
             while self._queue:
                 await self._write(self._next_batch())
-            if not self._held_up:
+            if not self._aside:
                 self._empty.set()
 
     def _next_batch(self) -> list[Run]:
         """The oldest outcome and those of its kind that wait behind it."""
-        if self._queue[0].held_up:
-            return [self._queue.popleft()]
         kind = type(self._queue[0].settlement)
         batch: list[Run] = []
         others: list[Run] = []
         size = 0
         while self._queue and len(batch) < MAX_ROWS and size < MAX_BYTES:
             run = self._queue.popleft()
-            if type(run.settlement) is kind and not run.held_up:
+            if type(run.settlement) is kind:
                 batch.append(run)
                 if kind is str:
                     size += len(run.settlement)  # type: ignore[arg-type]
@@ -94,41 +106,43 @@ class Settler:
     async def _write(self, batch: list[Run]) -> None:
         try:
             verdicts = await self._call(batch)
-        except CannotConnect:
-            await self._again(batch)
-        except TROUBLE as error:
-            if isinstance(error, asyncpg.LockNotAvailableError):
-                await self._somebody_holds(batch)
-            else:
+        except Exception as error:
+            if isinstance(error, TROUBLE) and not isinstance(error, ValueError):  # that is asyncpg's own refusal
                 await self._again(batch)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError, TypeError, OverflowError) as error:
-            if len(batch) > 1:
+            elif len(batch) > 1:
                 for run in batch:  # one value that the database does not take must not spoil the others
                     await self._write([run])
             else:
-                self._refused_value(batch[0], error)
+                self._refused(batch[0], error)
         else:
             self._backoff.reset()
             for run in batch:
-                self._settled(run, verdicts[run.claimed.task_id, run.claimed.token])
+                try:
+                    self._answered(run, verdicts.get((run.claimed.task_id, run.claimed.token), "busy"))
+                except Exception as error:  # its neighbours are settled all the same
+                    say_failed("settler", error)
+                    self._finish_if_ended(run)
 
     async def _again(self, batch: list[Run]) -> None:
         self._queue.extend(batch)
         await asyncio.sleep(self._backoff.next())
 
-    async def _somebody_holds(self, batch: list[Run]) -> None:
-        """A row is locked by somebody's open transaction: let it delay none but itself."""
-        if len(batch) > 1:
-            for run in batch:
-                await self._write([run])
-            return
-        run = batch[0]
-        self._held_up += 1
-        run.held_up += 1
-        self._loop.call_later(min(30.0, 2.0**run.held_up), self._after_hold, run)
+    def _put_aside(self, run: Run) -> None:
+        """Somebody's open transaction holds its row: it is asked for again while the rest flows on.
 
-    def _after_hold(self, run: Run) -> None:
-        self._held_up -= 1
+        Nobody else can have the task meanwhile, so its outcome is kept for as long again as its lease.
+        """
+        lease = run.lease_until - run.renewed_at
+        if run.gone or now() > run.lease_until + lease:
+            log.error("settle_failed", **run.log_fields(), error="somebody holds its row, and its lease is over")
+            self._finish_if_ended(run)
+            return
+        run.pause = min(MAX_PAUSE_SECONDS, max(MIN_PAUSE_SECONDS, run.pause * 2))
+        self._aside += 1
+        self._loop.call_later(run.pause, self._put_back, run)
+
+    def _put_back(self, run: Run) -> None:
+        self._aside -= 1
         self._queue.append(run)
         self._ready.set()
 
@@ -143,21 +157,26 @@ class Settler:
             [(run.claimed.task_id, run.claimed.token, text) for run, text in zip(batch, settlements, strict=True)]
         )
 
-    def _refused_value(self, run: Run, error: Exception) -> None:
-        """The database does not take this value: the task ends failed with what can be written of it."""
-        words = error_text(f"{type(error).__name__}: {error}")
-        settlement = run.settlement
-        if isinstance(settlement, str):
-            words = f"the database does not take the handler's result: {words}"
-            self.put(run, Failure(run.claimed.task_id, run.claimed.token, words, "result_not_json"))
-        elif isinstance(settlement, (Failure, Release)) and settlement.info is not None:
-            self.put(run, replace(settlement, info=None))
-        else:
-            log.error("settle_failed", **run.log_fields(), error=words)
-            self._finish_if_ended(run)  # its lease runs out and recovery has it
+    def _refused(self, run: Run, error: Exception) -> None:
+        """The database does not take this value: the attempt fails, with nothing of the handler's own in the row."""
+        text = error_text(f"{type(error).__name__}: {words(error)}")
+        if run.refused:
+            log.error("settle_failed", **run.log_fields(), error=text)
+            # given up, the token would come with the next claim, to be run and refused again
+            run.hold_until = 2 * run.lease_until - run.renewed_at + HOLD_SECONDS
+            self._finish_if_ended(run)
+            return
+        run.refused = True
+        before = run.settlement
+        again = isinstance(before, Release) or (isinstance(before, Failure) and before.retry)
+        text = error_text(f"the outcome could not be written: {text}")
+        self.put(run, Failure(run.claimed.task_id, run.token, text, "outcome_refused", retry=again))
 
-    def _settled(self, run: Run, verdict: str) -> None:
+    def _answered(self, run: Run, verdict: str) -> None:
         settlement = run.settlement
+        if verdict == "busy":
+            self._put_aside(run)
+            return
         if verdict == "stale":
             run.gone = True
             self.counts["refused"] += 1
@@ -177,13 +196,21 @@ class Settler:
             self.counts["failed"] += 1
             retry = settlement.retry and run.claimed.attempt < run.claimed.max_attempts
             log.warning("task_failed", **run.log_fields(), attempt=run.claimed.attempt, seconds=run.seconds,
-                        code=settlement.code, error=settlement.error, retry=retry)  # fmt: skip
+                        code=settlement.code, error=settlement.error, retry=retry,
+                        **_traceback(settlement))  # fmt: skip
         self._finish_if_ended(run)
 
     def _finish_if_ended(self, run: Run) -> None:
         run.settled = True
         if run.ended:
-            self._on_finished(run)
+            self.finish(run)
+
+
+def _traceback(failure: Failure) -> dict[str, str]:
+    """The log field of an exception that nobody expected."""
+    info = json.loads(failure.info) if failure.code == "handler_error" and failure.info else None
+    found = info.get("traceback") if isinstance(info, dict) else None
+    return {"traceback": found} if isinstance(found, str) else {}
 
 
 def _verb(settlement: Settlement | None) -> str:

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-Job = tuple[asyncio.Future[Any], contextvars.Context, Callable[[Any], Any], Any]
+Outcome = tuple[Any, BaseException | None]
+Job = tuple[asyncio.Future[Outcome], contextvars.Context, Callable[[Any], Any], Any]
 
 
 class HandlerThreads:
@@ -27,9 +28,12 @@ class HandlerThreads:
         """Calls that are waiting or running."""
         return self._busy
 
-    def submit(self, function: Callable[[Any], Any], argument: Any) -> asyncio.Future[Any]:
-        """Call `function(argument)` in a thread, in a copy of this context."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    def submit(self, function: Callable[[Any], Any], argument: Any) -> asyncio.Future[Outcome]:
+        """Call `function(argument)` in a thread, in a copy of this context; the future is of its value and error.
+
+        (A future cannot carry every exception: StopIteration, GeneratorExit.)
+        """
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         with self._lock:
             self._busy += 1
             start = self._busy > self._started and self._started < self._size
@@ -50,18 +54,12 @@ class HandlerThreads:
             with self._lock:
                 self._busy -= 1
             try:
-                future.get_loop().call_soon_threadsafe(_deliver, future, value, error)
+                future.get_loop().call_soon_threadsafe(_deliver, future, (value, error))
             except RuntimeError:
                 return  # the loop is closed: the process is ending
             del future, context, function, argument, value, error
 
 
-def _deliver(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if isinstance(error, StopIteration):  # a future refuses to carry it
-        error = RuntimeError("the handler raised StopIteration")
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(value)
+def _deliver(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    if not future.done():
+        future.set_result(outcome)

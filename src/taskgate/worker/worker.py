@@ -7,11 +7,12 @@ and the lease keeper's renews and listens.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
 import socket
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import asyncpg
@@ -27,22 +28,26 @@ from taskgate.worker.claimer import Claimer
 from taskgate.worker.health import serve_health
 from taskgate.worker.lease import LeaseKeeper
 from taskgate.worker.link import TROUBLE, Backoff, Link
+from taskgate.worker.loops import kept_going
 from taskgate.worker.outcome import given_back
+from taskgate.worker.results import words
 from taskgate.worker.run import Run
 from taskgate.worker.runner import Runner
 from taskgate.worker.settle import Settler
 from taskgate.worker.signals import Signals
+from taskgate.worker.watchdog import Watchdog
 
 log = get_logger("worker")
 
 EXIT_OK, EXIT_SCHEMA = 0, 3
-STOP_SECONDS = 5.0
+STOP_SECONDS = 2.0
 """After the grace, handlers have so long to end once they are told to stop."""
 STOP_NOW_SECONDS = 1.0
 """The same after a second signal; the flush has as much."""
-FLUSH_SECONDS = 10.0
-ROW_LOCK_SECONDS = 2.0
-"""A batch of outcomes waits so long for a row that somebody else has locked, then that row is set aside."""
+FLUSH_SECONDS, STALLED_SECONDS = 10.0, 2.0
+"""Outcomes are written for so long after that, as long as it goes on: one that stands still is not waited for."""
+ROW_LOCK_SECONDS = 1.0
+"""A checkpoint waits so long for its row where somebody else has locked it, since outcomes wait behind it."""
 
 
 class Worker:
@@ -73,20 +78,25 @@ class Worker:
             database, self.worker_id, lease, self.runner.runs,
             stop=self.runner.stop, notified=self.claimer.notified, state=state,
         )  # fmt: skip
+        watchdog = Watchdog(self.runner.runs, signals, lease=lease, timeout=settings.timeout_seconds,
+                            grace=settings.grace_seconds)  # fmt: skip
+        watchdog.start()
         self._idle = asyncio.Event()
         upkeep_over = asyncio.Event()
         async with asyncio.TaskGroup() as background:
-            health = background.create_task(serve_health(self, state))
+            health = background.create_task(kept_going("health", lambda: serve_health(self, state)))
             if not await self._connected(claim_link, signals):
                 health.cancel()
+                watchdog.end()
                 return EXIT_SCHEMA if self._mismatch else EXIT_OK
             log.info("worker_started", worker_id=self.worker_id, version=__version__, slots=settings.slots,
                      types=self.handlers.names())  # fmt: skip
             keeper.start()
-            settling = background.create_task(settler.work())
-            recovering = upkeep(calls, upkeep_over, state=state, recover_seconds=min(10.0, max(2.0, lease / 2)))
-            tending = background.create_task(self._while_in_range(recovering, signals))
-            claiming = background.create_task(self._while_in_range(self.claimer.work(), signals))
+            settling = background.create_task(kept_going("settler", settler.work))
+            recover_seconds = min(10.0, max(2.0, lease / 2))
+            tending = background.create_task(self._while_in_range("upkeep", lambda: upkeep(
+                calls, upkeep_over, state=state, recover_seconds=recover_seconds), signals))  # fmt: skip
+            claiming = background.create_task(self._while_in_range("claimer", self.claimer.work, signals))
             await signals.drain.wait()
             self.claimer.stop()
             keeper.drain()
@@ -94,11 +104,13 @@ class Worker:
             released = await self._drain(signals, claiming)
             for task in (settling, tending, claiming, health):
                 task.cancel()
-        await self._goodbye(calls, signals)
+        if settler.is_flushed:  # else the database does not answer
+            await self._goodbye(calls)
         keeper.end(1.0)
         await claim_link.close()
         await settle_link.close()
         log.info("worker_stopped", worker_id=self.worker_id, released=released)
+        watchdog.end()
         if self._mismatch:
             return EXIT_SCHEMA
         return 128 + signals.number if signals.now.is_set() else EXIT_OK
@@ -153,16 +165,16 @@ class Worker:
                 self._mismatch = True
                 log.error("schema_mismatch", error=str(error))
                 return False
-            except (*TROUBLE, asyncpg.PostgresError) as error:
+            except Exception as error:
                 if not isinstance(error, TROUBLE):
-                    log.error("register_failed", error=str(error))
+                    log.error("register_failed", error=words(error))
                 await _first(signals.drain.wait(), timeout=backoff.next())
         return False
 
-    async def _while_in_range(self, work: Coroutine[Any, Any, None], signals: Signals) -> None:
+    async def _while_in_range(self, name: str, work: Callable[[], Awaitable[None]], signals: Signals) -> None:
         """Do `work`; drain when a reconnect finds that the database was migrated out of this program's range."""
         try:
-            await work
+            await kept_going(name, work)
         except SchemaMismatch as error:
             if not self._mismatch:
                 self._mismatch = True
@@ -190,7 +202,7 @@ class Worker:
         for run in list(runs.values()):
             if run.settlement is None and not run.gone:  # it will not stop; it ends with the process
                 self.settler.put(run, given_back(run, "released", "the worker is shutting down"))
-        await _first(self.settler.flushed(),
+        await _first(self._flushed(),
                      timeout=STOP_NOW_SECONDS if signals.now.is_set() else FLUSH_SECONDS,
                      unless=None if signals.now.is_set() else signals.now)  # fmt: skip
         return sum(run.settled and run.reason == "shutdown" and isinstance(run.settlement, Release) for run in before)
@@ -201,12 +213,16 @@ class Worker:
             self._idle.clear()
             await self._idle.wait()
 
-    async def _goodbye(self, calls: Calls, signals: Signals) -> None:
-        try:
-            async with asyncio.timeout(STOP_NOW_SECONDS if signals.now.is_set() else 3.0):
+    async def _flushed(self) -> None:
+        """Wait until all outcomes are written, or none was for a while."""
+        written = -1
+        while not self.settler.is_flushed and written != (written := sum(self.settler.counts.values())):
+            await _first(self.settler.flushed(), timeout=STALLED_SECONDS)
+
+    async def _goodbye(self, calls: Calls) -> None:
+        with contextlib.suppress(Exception):  # it is forgotten after a day
+            async with asyncio.timeout(STOP_NOW_SECONDS):
                 await calls.forget_worker(self.worker_id)
-        except (*TROUBLE, SchemaMismatch, asyncpg.PostgresError):
-            pass  # it is forgotten after a day
 
 
 async def _first(*waits: Any, timeout: float, unless: asyncio.Event | None = None) -> None:

@@ -1,0 +1,72 @@
+"""Handlers that block the event loop for ever: the process ends by itself, and hears signals all the while."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.fault.silent_proxy import SilentProxy
+from tests.processes import Table, WorkerProcess
+
+BLOCKED = 70
+
+
+async def test_it_ends_after_the_time_limit_and_another_worker_recovers(
+    table: Table, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    (task_id,) = await table.add("spin", [{}], timeout_seconds=1, max_attempts=2)
+    first = start_worker("spin", TASKGATE_LEASE_SECONDS="2")
+    await table.running(task_id)
+    assert await first.ended() == BLOCKED
+    event = first.events("handler_blocked_loop")[-1]
+    assert event["exit_code"] == BLOCKED
+    assert event["seconds"] > 10
+    assert [each["task_id"] for each in event["running"]] == [task_id]
+    start_worker("spin", TASKGATE_LEASE_SECONDS="2")
+    row = (await table.final([task_id]))[task_id]
+    assert (json.loads(row["result"]), row["attempts"]) == ("no more", 2)
+    assert (await table.history(task_id))[0] == ("lost", "worker_timeout")
+
+
+@pytest.mark.parametrize("task_type", ["spin", "block"])
+async def test_a_signal_ends_it_after_the_grace(
+    table: Table, start_worker: Callable[..., WorkerProcess], task_type: str
+) -> None:
+    (task_id,) = await table.add(task_type, [{"seconds": 3600}])
+    worker = start_worker(task_type, TASKGATE_LEASE_SECONDS="60", TASKGATE_GRACE_SECONDS="1")
+    await table.running(task_id)
+    worker.send(signal.SIGTERM)
+    assert await worker.ended(60) == BLOCKED
+    assert worker.events("handler_blocked_loop")[-1]["exit_code"] == BLOCKED
+
+
+@pytest.mark.parametrize("task_type", ["spin", "block"])
+async def test_a_second_signal_ends_it_at_once(
+    table: Table, start_worker: Callable[..., WorkerProcess], task_type: str
+) -> None:
+    (task_id,) = await table.add(task_type, [{"seconds": 3600}])
+    worker = start_worker(task_type, TASKGATE_LEASE_SECONDS="60", TASKGATE_GRACE_SECONDS="3600")
+    await table.running(task_id)
+    worker.send(signal.SIGTERM)
+    time.sleep(0.2)  # noqa: ASYNC251  the kernel merges signals that are not taken yet
+    worker.send(signal.SIGINT)
+    assert await worker.ended(60) == 128 + signal.SIGINT
+
+
+async def test_a_drain_does_not_wait_for_a_database_that_stands_still(
+    table: Table, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    async with SilentProxy(table.dsn) as proxy:
+        (short, long) = await table.add("sleep", [{"seconds": 2}, {"seconds": 3600}])
+        worker = start_worker("sleep", dsn=proxy.url, TASKGATE_LEASE_SECONDS="60", TASKGATE_GRACE_SECONDS="4")
+        await table.running(short)
+        await table.running(long)
+        proxy.swallow()
+        began = time.monotonic()
+        worker.send(signal.SIGTERM)
+        assert await worker.ended(60) == 0
+        assert time.monotonic() - began < 4 + 9, "the grace, and a few seconds"
