@@ -1,10 +1,15 @@
-"""What the whole run says at its end, also when several processes shared the work."""
+"""What holds for the whole run: no proxy for loopback, and what is said at the end."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import pytest
+
+# Every test talks to loopback only; curl, urllib and others would ask the machine's proxy for it.
+for name in ("NO_PROXY", "no_proxy"):
+    os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1,localhost,::1"]))
 
 CONFORMANCE = "conformance/workers/test_workers.py::test_"
 
