@@ -214,3 +214,29 @@ async def test_thousands_wait_on_one_connection(
         "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'waiter%' AND datname = current_database()"
     )
     assert used <= 5
+
+
+async def test_a_quiet_listener_proves_itself_and_keeps_its_connection(
+    make_waiter: Any, connection: asyncpg.Connection[Any], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(waiter_module, "ALIVE_SECONDS", 0.05)
+    make_waiter(True)
+
+    async def proofs() -> list[Any]:
+        return await connection.fetch(
+            "SELECT pid, query_start FROM pg_stat_activity WHERE application_name = 'waiter (listen)'"
+            " AND datname = current_database() AND query = 'SELECT 1' AND state = 'idle'"
+        )
+
+    async def proved() -> bool:
+        return len(await proofs()) == 1
+
+    await eventually(proved)
+    (first,) = await proofs()
+
+    async def again() -> bool:
+        rows = await proofs()
+        return bool(rows) and rows[0]["query_start"] > first["query_start"]
+
+    await eventually(again)
+    assert [row["pid"] for row in await proofs() or [first]] == [first["pid"]]

@@ -170,7 +170,7 @@ class Waiter:
                 while not gone.is_set():
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(gone.wait(), ALIVE_SECONDS)
-                    await connection.execute("", timeout=ALIVE_SECONDS)
+                    await connection.fetchval("SELECT 1", timeout=ALIVE_SECONDS)
             except (*DATABASE_ERRORS, asyncpg.PostgresError) as error:
                 if isinstance(error, DATABASE_ERRORS):
                     self._state.lost(error)
