@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,7 +28,7 @@ def test_help_is_quick_to_import_and_lists_every_command() -> None:
         assert f" {name} " in done.stdout
     assert "autoscale" not in done.stdout
     loaded = subprocess.run(
-        [TASKGATE.replace("taskgate", "python"), "-X", "importtime", "-c", "import taskgate.cli.main"],
+        [sys.executable, "-X", "importtime", "-c", "import taskgate.cli.main"],
         env=environment(),
         capture_output=True,
         text=True,
@@ -40,8 +41,7 @@ def test_help_is_quick_to_import_and_lists_every_command() -> None:
 
 def test_import_taskgate_is_light() -> None:
     code = "import sys, taskgate; print(sorted({'httpx2', 'asyncpg', 'psycopg', 'sqlalchemy'} & set(sys.modules)))"
-    python = TASKGATE.replace("taskgate", "python")
-    assert subprocess.check_output([python, "-c", code], env=environment(), text=True).strip() == "[]"
+    assert subprocess.check_output([sys.executable, "-c", code], env=environment(), text=True).strip() == "[]"
 
 
 def test_migrate_and_its_refusals(empty_database: str) -> None:
