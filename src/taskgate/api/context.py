@@ -18,8 +18,8 @@ from taskgate.api.waiter import Waiter
 from taskgate.protocol.calls import Calls
 from taskgate.protocol.connect import Database, connect, pool
 from taskgate.settings import Settings
+from taskgate.threads import DaemonThreads
 from taskgate.upkeep import DatabaseState
-from taskgate.worker.threads import HandlerThreads
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Context:
     metrics: Metrics
     bulk_lanes: asyncio.Semaphore
     action_lanes: asyncio.Semaphore
-    threads: HandlerThreads
+    threads: DaemonThreads
     stop: asyncio.Event
     schema_trouble: str | None = None
     """Why the schema is out of this program's range, None while it is not."""
@@ -98,6 +98,6 @@ def make_context(settings: Settings) -> Context:
         metrics=metrics,
         bulk_lanes=asyncio.Semaphore(BULK_LANES),
         action_lanes=asyncio.Semaphore(ACTION_LANES),
-        threads=HandlerThreads(PARSE_THREADS),
+        threads=DaemonThreads(PARSE_THREADS),
         stop=asyncio.Event(),
     )

@@ -16,11 +16,11 @@ from taskgate.logs import get_logger
 from taskgate.protocol.calls import Calls, ClaimedTask
 from taskgate.settings import Settings
 from taskgate.task import Handler, Handlers, Task
+from taskgate.threads import DaemonThreads
 from taskgate.worker.clock import now
 from taskgate.worker.outcome import by_itself, keeps_result, of_error, of_stop, undescribed
 from taskgate.worker.results import result_text
 from taskgate.worker.run import Run
-from taskgate.worker.threads import HandlerThreads
 
 if TYPE_CHECKING:
     from taskgate.worker.settle import Settler
@@ -42,7 +42,7 @@ class Runner:
 
     def __init__(self, handlers: Handlers, settings: Settings, calls: Calls, settler: Settler) -> None:
         self.runs: dict[int, Run] = {}
-        self.threads = HandlerThreads(settings.slots)
+        self.threads = DaemonThreads(settings.slots)
         self._settings = settings
         self._calls = calls
         self._settler = settler

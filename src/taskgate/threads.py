@@ -1,4 +1,6 @@
-"""Threads for handlers that are plain functions. Daemons: one that never returns cannot keep the process alive."""
+"""Threads for calls that may never return (handlers that are plain functions, parsing of large bodies). Daemons: one
+that hangs cannot keep the process alive.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ Outcome = tuple[Any, BaseException | None]
 Job = tuple[asyncio.Future[Outcome], contextvars.Context, Callable[[Any], Any], Any]
 
 
-class HandlerThreads:
+class DaemonThreads:
     """Up to `size` threads, each started when there is none idle for a call."""
 
     def __init__(self, size: int) -> None:
