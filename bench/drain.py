@@ -1,81 +1,113 @@
-"""Drain: how many no-op tasks a second one worker process runs, with results kept, fencing and the exact limit on.
+"""No-op tasks a second through one worker process, Python and Go, against the bare SQL functions from pgbench.
 
-    python -m bench.drain --tasks 100000 --slots 400
-
-Starts a PostgreSQL of its own (durable: fsync and synchronous_commit as PostgreSQL has them by default), enqueues,
-starts one worker and reads the rate from the rows' own timestamps.
+Results are kept, fencing and the exact limit are on; the limit is the number of slots. The reference claims and
+completes batches of as many tasks with one client, and with two under a limit of twice that: the faster one counts.
+Rates come from the rows' own timestamps, first start to last end.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import os
 import resource
 import shlex
-import shutil
-import sys
 import tempfile
-import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-import asyncpg
+import psycopg
 
-from taskgate.local.postgres import EmbeddedPostgres
-from taskgate.local.process import ChildProcess
-from taskgate.protocol.calls import Calls
-from taskgate.protocol.connect import Database, connect
-from taskgate.protocol.migrate import migrate
-from taskgate.settings import Settings
+from bench.backlog import Connection, claimed, drain_rate, fill, wait_until_drained
+from bench.pgbench import pgbench
+from bench.processes import build_go, environment, go_worker, process, python_worker
+from bench.report import Report
+from bench.server import bench_server, migrated, server_facts
 
-SERVER = {"shared_buffers": "256MB", "max_wal_size": "4GB", "checkpoint_timeout": "15min"}
-ENQUEUE = """
-WITH n AS (SELECT ARRAY[$1::integer] AS size)
-SELECT count(*) FROM n CROSS JOIN LATERAL taskgate.enqueue(
-    array_fill(NULL::text, size), array_fill('noop'::text, size), array_fill('{"n": 1}'::text, size))
-"""
-RATE = """
-SELECT count(*) AS tasks, extract(epoch FROM max(finished_at) - min(started_at))::float8 AS seconds,
-       count(*) FILTER (WHERE status <> 'completed' OR attempts <> 1) AS wrong
-FROM tasks WHERE task_type = 'noop'
-"""
+TASKS = {400: 120_000, 100: 80_000, 20: 40_000}
+AT_LEAST = {("Go", 400): 20_000.0}
+LEAST_SHARE = 0.6
+Drain = Callable[[Connection, str, int, int], float]
 
 
-async def drain(
-    dsn: str, tasks: int, slots: int, limit: int, deadline: float = 600.0, worker_command: str = ""
-) -> tuple[float, float]:
-    """Enqueue, run one worker until the table is drained.
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--slots", default="400,100,20", help="slots and limit, a comparison each (default 400,100,20)")
+    parser.add_argument("--tasks", type=int, help="per run; less for fewer slots when not given")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--who", default="Python,Go,SQL", help="Python, Go, SQL (default: all)")
+    parser.add_argument("--worker", metavar="COMMAND", help="another worker of type noop, measured as well")
 
-    Answers tasks a second, and CPU seconds of the worker a task (its start-up included). Raises RuntimeError if a
-    task went wrong.
-    """
-    database = Database(dsn)
-    connection = await connect(database, "bench drain")
-    try:
-        calls = Calls(connection)
-        await calls.set_limit(limit)
-        await connection.execute("TRUNCATE tasks CASCADE")
-        for start in range(0, tasks, 10_000):
-            await connection.fetchval(ENQUEUE, min(10_000, tasks - start))
-        await connection.execute("VACUUM ANALYZE tasks")
-        await connection.execute("CHECKPOINT")
-        environment = os.environ | {"DATABASE_URL": dsn, "TASKGATE_SLOTS": str(slots), "TASKGATE_LOG_FORMAT": "json"}
-        command = shlex.split(worker_command) or [
-            *(sys.executable, "-m", "taskgate.worker", "--app", "bench.noop:handlers", "--types", "noop")
-        ]
-        cpu = _cpu_of_children()
-        worker = ChildProcess(command, env=environment, output=sys.stderr.fileno())
-        try:
-            await _drained(connection, deadline)
-        finally:
-            worker.stop(20.0)
-        row = await connection.fetchrow(RATE)
-        assert row is not None
-        if row["wrong"] or row["tasks"] != tasks:
-            raise RuntimeError(f"{row['wrong']} of {row['tasks']} tasks did not complete at their first attempt")
-        return tasks / float(row["seconds"]), (_cpu_of_children() - cpu) / tasks
-    finally:
-        await connection.close()
+
+def run(given: argparse.Namespace) -> Report:
+    who: list[str] = given.who.split(",")
+    with tempfile.TemporaryDirectory(prefix="taskgate-bench-") as folder, bench_server() as server:
+        dsn = migrated(server, "drain")
+        drains: dict[str, Drain] = {}
+        if "Python" in who:
+            drains["Python"] = _by(lambda slots: python_worker(dsn, slots))
+        if "Go" in who:
+            program = build_go(Path(folder))
+            drains["Go"] = _by(lambda slots: go_worker(program, dsn, slots))
+        if given.worker:
+            other = shlex.split(given.worker)
+            drains[given.worker] = _by(lambda slots: (other, environment(DATABASE_URL=dsn, TASKGATE_SLOTS=str(slots))))
+        if "SQL" in who:
+            drains |= {"SQL": partial(bare_sql, clients=1), "SQL, 2 clients": partial(bare_sql, clients=2)}
+        if not drains:
+            raise SystemExit("--who: nobody is left to measure; name Python, Go or SQL")
+        report = Report("Drain", server_facts(dsn))
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for slots in map(int, given.slots.split(",")):
+                tasks = given.tasks or TASKS.get(slots, 40_000)
+                _compare(report, drains, connection, dsn, tasks, slots, given.runs)
+    return report
+
+
+def _compare(
+    report: Report, drains: dict[str, Drain], connection: Connection, dsn: str, tasks: int, slots: int, runs: int
+) -> None:
+    rates: dict[str, list[float]] = {name: [] for name in drains}
+    cpu: dict[str, list[float]] = {name: [] for name in drains}
+    for _ in range(runs):
+        for name, drain in drains.items():
+            fill(connection, tasks, slots)
+            spent = _cpu_of_children()
+            rates[name].append(drain(connection, dsn, tasks, slots))
+            cpu[name].append((_cpu_of_children() - spent) / tasks * 1e6)
+    for name, values in rates.items():
+        report.add(f"{slots} slots, {name}: tasks", values, "/s", at_least=AT_LEAST.get((name, slots)))
+        if not name.startswith("SQL"):
+            report.add(f"{slots} slots, {name}: processor time of the worker a task", cpu[name], "µs")
+    if "SQL" not in rates:
+        return
+    reference = [max(pair) for pair in zip(rates["SQL"], rates["SQL, 2 clients"], strict=True)]
+    for name, values in rates.items():
+        if not name.startswith("SQL"):
+            shares = [a / b for a, b in zip(values, reference, strict=True)]
+            report.add(f"{slots} slots, {name} / SQL", shares, "×", at_least=LEAST_SHARE)
+
+
+def _by(command_for: Callable[[int], tuple[list[str], dict[str, str]]]) -> Drain:
+    """Drains by the worker that `command_for` names for a number of slots."""
+
+    def drain(connection: Connection, dsn: str, tasks: int, slots: int) -> float:
+        return worker(connection, dsn, tasks, slots, *command_for(slots))
+
+    return drain
+
+
+def worker(connection: Connection, dsn: str, tasks: int, slots: int, command: list[str], env: dict[str, str]) -> float:
+    """Tasks a second with one worker process."""
+    before = claimed(connection)
+    with process(command, env):
+        wait_until_drained(connection, tasks, before)
+    return drain_rate(connection, tasks)
+
+
+def bare_sql(connection: Connection, dsn: str, tasks: int, slots: int, clients: int) -> float:
+    """Tasks a second of the SQL functions, called in batches of `slots` by pgbench."""
+    connection.execute("SELECT taskgate.set_limit(%s)", [slots * clients])
+    pgbench(dsn, "claim_complete.sql", clients, -(-tasks // (slots * clients)) + clients, batch=slots)
+    return drain_rate(connection, tasks)
 
 
 def _cpu_of_children() -> float:
@@ -84,41 +116,7 @@ def _cpu_of_children() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-async def _drained(connection: asyncpg.Connection[asyncpg.Record], deadline: float) -> None:
-    until = time.monotonic() + deadline
-    while await connection.fetchval("SELECT EXISTS (SELECT FROM tasks WHERE status IN ('pending', 'running'))"):
-        if time.monotonic() > until:
-            raise TimeoutError(f"not drained within {deadline:g} s")
-        await asyncio.sleep(0.25)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.drain", description=__doc__)
-    parser.add_argument("--tasks", type=int, default=100_000)
-    parser.add_argument("--slots", type=int, default=400)
-    parser.add_argument("--limit", type=int, default=None, help="the fleet's limit; as many as slots when not given")
-    parser.add_argument(
-        "--worker", default="", metavar="COMMAND", help="another worker of type noop, such as a built go/internal/noop"
-    )
-    parser.add_argument("--runs", type=int, default=3)
-    given = parser.parse_args()
-    limit = given.limit if given.limit is not None else given.slots
-    folder = Path(tempfile.mkdtemp(prefix="taskgate-bench-"))
-    folder.chmod(0o711)
-    try:
-        with EmbeddedPostgres(folder, port=0, settings=SERVER) as server:
-            migrate(server.dsn, configured=Settings(database_url=server.dsn).fleet_values())
-            rates = [
-                asyncio.run(drain(server.dsn, given.tasks, given.slots, limit, worker_command=given.worker))
-                for _ in range(given.runs)
-            ]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    for rate, cpu in rates:
-        print(f"slots={given.slots} limit={limit} tasks={given.tasks} rate={rate:,.0f}/s", end=" ")
-        print(f"worker_cpu={cpu * 1e6:.0f}us/task")
-    print(f"median={sorted(rates)[len(rates) // 2][0]:,.0f}/s")
-
-
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(prog="python -m bench.drain", description=__doc__)
+    arguments(parser)
+    print(run(parser.parse_args()).table())

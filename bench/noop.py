@@ -1,7 +1,8 @@
-"""A handler that does nothing: what is left is the service's own cost."""
+"""Handlers that do nothing: what is left is the service's own cost."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from taskgate import Handlers, Task
@@ -12,3 +13,9 @@ handlers = Handlers()
 @handlers.handler("noop")
 async def noop(task: Task[Any]) -> None:
     """Nothing at all."""
+
+
+@handlers.handler("stamp")
+async def stamp(task: Task[Any]) -> dict[str, int]:
+    """The machine's clock at the handler's start, in nanoseconds since 1970."""
+    return {"at": time.time_ns()}
