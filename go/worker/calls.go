@@ -44,18 +44,31 @@ func functionSchema(tableSchema string) string {
 
 // calls is the typed client of the functions on one connection. Each method is one round trip and one transaction.
 type calls struct {
-	conn   *pgconn.PgConn
-	schema string
+	conn     *pgconn.PgConn
+	schema   string
+	prepared map[string]*pgconn.StatementDescription // nil behind a transaction-mode pooler, which they do not survive
 }
 
-// rows sends one statement, unnamed: prepared ones would not survive a transaction-mode pooler, and the functions
-// keep their own plans.
+// rows sends one statement, prepared where that is possible: parsing and planning cost more than a short call.
 func (c calls) rows(ctx context.Context, sql string, params ...param) ([][][]byte, error) {
 	values, formats := make([][]byte, len(params)), make([]int16, len(params))
 	for i, each := range params {
 		values[i], formats[i] = each.value, each.format
 	}
-	result := c.conn.ExecParams(ctx, fmt.Sprintf(sql, c.schema), values, nil, formats, nil).Read()
+	if c.prepared == nil {
+		result := c.conn.ExecParams(ctx, fmt.Sprintf(sql, c.schema), values, nil, formats, nil).Read()
+		return result.Rows, result.Err
+	}
+	statement := c.prepared[sql]
+	if statement == nil {
+		var err error
+		name := fmt.Sprintf("taskgate_%d", len(c.prepared))
+		if statement, err = c.conn.Prepare(ctx, name, fmt.Sprintf(sql, c.schema), nil); err != nil {
+			return nil, err
+		}
+		c.prepared[sql] = statement
+	}
+	result := c.conn.ExecStatement(ctx, statement, values, formats, nil).Read()
 	return result.Rows, result.Err
 }
 

@@ -12,14 +12,21 @@ type claimer struct {
 	recoverAt time.Time
 	purgeAt   time.Time
 	unsure    time.Duration
+	begun     int // tasks of the last claim
+	gathered  bool
+	woken     bool // by a notification
+	inVain    int  // claims in a row that a notification led to and that found nothing
 }
 
 const (
 	purgeBatch   = 1000
-	recoverEvery = 10 * time.Second
+	recoverEvery = 30 * time.Second // a claim recovers too, and so does every other process
 	purgeEvery   = time.Minute
 	// an idle worker asks again before the database stops notifying it (a minute after its last empty claim)
 	longestPoll = 45 * time.Second
+	// where more slots come free than are free, one claim for all of them waits for so long at most
+	gatherPause = 2 * time.Millisecond
+	spreadMost  = 64 * time.Millisecond
 )
 
 // run claims until the worker drains.
@@ -66,6 +73,9 @@ func (c *claimer) step(ctx context.Context) (time.Duration, error) {
 	if free <= 0 {
 		return longestPoll, nil
 	}
+	if c.gathers(free, len(held)) {
+		return gatherPause, nil
+	}
 	sent := now()
 	limited, cancel := context.WithTimeout(ctx, min(max(c.w.cfg.Lease/2, 2*time.Second), 30*time.Second))
 	defer cancel()
@@ -74,10 +84,24 @@ func (c *claimer) step(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	c.w.metrics.claims(answer.outcome)
-	if answer.outcome == "claimed" {
+	c.begun = len(answer.tasks)
+	switch {
+	case answer.outcome == "claimed":
+		c.inVain = 0
 		c.start(answer.tasks, sent)
+	case answer.outcome == "empty" && c.woken:
+		c.inVain = min(c.inVain+1, 16)
 	}
+	c.woken = false
 	return c.pause(answer), nil
+}
+
+// gathers says to wait a moment, once: more slots are about to come free than the few that are, or may be, since
+// their tasks have just begun.
+func (c *claimer) gathers(free, held int) bool {
+	more := min(held, max(c.w.link.buffer.ending(), c.begun))
+	c.gathered = !c.gathered && free < gatherTasks && free <= more
+	return c.gathered
 }
 
 func (c *claimer) connect(ctx context.Context) error {
@@ -99,9 +123,11 @@ func (c *claimer) start(tasks []*Task, sent time.Duration) {
 	if now()-sent > c.w.cfg.Lease/2 && !c.w.isDraining() {
 		return // too old: the next call hands them out again, with a whole lease
 	}
+	c.w.link.buffer.starting.Store(true)
 	for _, task := range tasks {
 		c.w.begin(task, sent)
 	}
+	c.w.link.buffer.starting.Store(false)
 	c.w.link.renewBy(sent + c.w.cfg.Lease/3)
 }
 
@@ -142,9 +168,19 @@ func (c *claimer) sleep(ctx context.Context, most time.Duration, alert bool) {
 	select {
 	case <-timer.C:
 	case <-ready:
+		c.woken = true
+		c.spread(ctx)
 	case <-freed:
 	case <-c.w.draining:
 	case <-ctx.Done():
+	}
+}
+
+// spread keeps a fleet of idle workers from claiming all at once for one task: who was woken in vain before claims
+// a moment later, up to spreadMost.
+func (c *claimer) spread(ctx context.Context) {
+	if c.inVain > 2 {
+		rest(ctx, jitter(min(spreadMost, time.Millisecond<<(c.inVain-2)), 0, 1))
 	}
 }
 

@@ -106,7 +106,10 @@ func (w *Worker) open(ctx context.Context, onNotification pgconn.NotificationHan
 	if err != nil {
 		return calls{}, err
 	}
-	client := calls{conn, functionSchema(w.cfg.Schema)}
+	client := calls{conn: conn, schema: functionSchema(w.cfg.Schema)}
+	if !w.cfg.DatabasePooler {
+		client.prepared = make(map[string]*pgconn.StatementDescription)
+	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := client.checkVersion(ctx); err != nil {

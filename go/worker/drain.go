@@ -25,7 +25,7 @@ const (
 // Main runs the worker until SIGTERM or SIGINT, and answers the program's exit code. The first signal drains, the
 // second stops at once (exit code 128 + signal).
 func (w *Worker) Main() int {
-	tuneMemory(w.cfg.Slots) // here, where the worker is the whole program
+	tune(w.cfg.Slots) // here, where the worker is the whole program
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
 	defer signal.Stop(signals)

@@ -158,7 +158,7 @@ func TestLostConnectionsAreSurvivedAndSaidOnce(t *testing.T) {
 	proxy.Drop()
 	testdb.Until(t, "database_lost", func() bool { return len(r.log.events("database_lost")) == 1 })
 	close(finish) // the results have nowhere to go yet
-	testdb.Until(t, "outcomes that wait", func() bool { return !r.w.link.buffer.isEmpty() })
+	testdb.Until(t, "outcomes that wait", func() bool { return r.w.link.buffer.count() > 0 })
 	proxy.Heal()
 	for _, id := range []string{"a", "b", "c"} {
 		if have := r.ended(id); have.Status != "completed" || have.Attempts != 1 {

@@ -149,6 +149,7 @@ func (l *link) step(ctx context.Context) error {
 	if now() >= renewAt {
 		return l.renew(ctx)
 	}
+	l.buffer.gather()
 	if v, batch := l.buffer.take(); len(batch) > 0 {
 		return l.w.write(ctx, l.client, v, batch)
 	}

@@ -3,22 +3,30 @@ package worker
 import (
 	"context"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"time"
 )
 
 const (
 	smallWorker   = 64 // slots
-	smallGC       = 25 // percent: a heap of 4 MiB before the first collection is more than such a worker may have
+	tinyWorker    = 4  // slots
+	tinyGC        = 25 // percent: a heap of 4 MiB before the first collection is more than such a worker may have
 	tidyEvery     = 10 * time.Second
 	afterActivity = 2 * time.Second
 )
 
-// tuneMemory makes a small worker small. A large one keeps Go's own settings, where speed counts. GOGC of the
-// environment goes first.
-func tuneMemory(slots int) {
-	if slots <= smallWorker && os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(smallGC)
+// tune makes a tiny worker, of which a fleet has many, small; and cheap, since threads that look for work in vain cost
+// it more than its own. Others keep Go's own settings. GOGC and GOMAXPROCS of the environment go first.
+func tune(slots int) {
+	if slots > tinyWorker {
+		return
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(tinyGC)
+	}
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(1)
 	}
 }
 

@@ -2,7 +2,9 @@ package worker
 
 import (
 	"context"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -83,12 +85,18 @@ const firstPause, longestPause = 50 * time.Millisecond, time.Second
 const (
 	batchTasks = 1000
 	batchBytes = 8 << 20
+	// so many make a write worth its cost: it does not wait for more
+	gatherTasks = 100
+	// outcomes of one burst follow each other more closely
+	burstPause = 50 * time.Microsecond
 )
 
 // buffer gathers settlements while a batch is being written: the write under way makes the next batch.
 type buffer struct {
-	mu      sync.Mutex
-	waiting [3][]settlement
+	mu       sync.Mutex
+	waiting  [3][]settlement
+	starting atomic.Bool  // claimed tasks are being started
+	writing  atomic.Int32 // outcomes of the write under way
 }
 
 func (b *buffer) put(s settlement) {
@@ -128,11 +136,26 @@ func (b *buffer) putBack(v verb, batch []settlement) {
 	b.mu.Unlock()
 }
 
-func (b *buffer) isEmpty() bool {
+func (b *buffer) count() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.waiting[0])+len(b.waiting[1])+len(b.waiting[2]) == 0
+	return len(b.waiting[0]) + len(b.waiting[1]) + len(b.waiting[2])
 }
+
+// gather waits while a burst of outcomes comes in, so that they share a write. A lone one goes at once.
+func (b *buffer) gather() {
+	runtime.Gosched()
+	before, count := 1, b.count()
+	for count > 0 && count < gatherTasks && (count > before || b.starting.Load()) {
+		for end := time.Now().Add(burstPause); time.Now().Before(end); { // a sleep takes a millisecond at least
+			runtime.Gosched()
+		}
+		before, count = count, b.count()
+	}
+}
+
+// ending is how many outcomes are being written or about to be: so many slots come free soon.
+func (b *buffer) ending() int { return b.count() + int(b.writing.Load()) }
 
 // write sends one batch. An error that is the batch's own splits it, and a plain failure stands in for the one bad
 // value; any other error is the connection's, and the batch is kept.
@@ -168,6 +191,8 @@ func (w *Worker) write(ctx context.Context, client calls, v verb, batch []settle
 func (w *Worker) send(ctx context.Context, client calls, v verb, batch []settlement) ([]verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.callTimeout())
 	defer cancel()
+	w.link.buffer.writing.Store(int32(len(batch)))
+	defer w.link.buffer.writing.Store(0)
 	switch v {
 	case verbComplete:
 		return client.complete(ctx, batch)

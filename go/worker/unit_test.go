@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -62,13 +63,56 @@ func TestBufferBounds(t *testing.T) {
 	b.put(settlement{verb: verbComplete, result: make([]byte, batchBytes)})
 	b.put(settlement{verb: verbComplete, result: make([]byte, 10)})
 	var seen []string
-	for !b.isEmpty() {
+	for b.count() > 0 {
 		v, batch := b.take()
 		seen = append(seen, fmt.Sprintf("%s %d", v, len(batch)))
 	}
 	want := "[complete 1 complete 1 release 1000 release 1000 release 500]"
 	if fmt.Sprint(seen) != want {
 		t.Errorf("have %v, want %s", seen, want)
+	}
+}
+
+func TestABurstOfOutcomesSharesAWrite(t *testing.T) {
+	var b buffer
+	b.starting.Store(true)
+	b.put(settlement{})
+	go func() { // the claimer, which starts tasks that end at once
+		for range 1000 {
+			runtime.Gosched()
+		}
+		for range 19 {
+			b.put(settlement{})
+		}
+		b.starting.Store(false)
+	}()
+	b.gather()
+	if _, batch := b.take(); len(batch) != 20 {
+		t.Errorf("a write of %d outcomes, want all 20", len(batch))
+	}
+}
+
+func TestAClaimWaitsOnceForSlotsThatComeFree(t *testing.T) {
+	w := New(Config{Slots: 20})
+	c := claimer{w: w}
+	c.begun = 10
+	for i, want := range []bool{true, false, true} {
+		if c.gathers(5, 15) != want {
+			t.Errorf("round %d: want %t", i, want)
+		}
+	}
+	c.gathered, c.begun = false, 0
+	w.link.buffer.writing.Store(10)
+	if c.gathers(15, 5) {
+		t.Error("it waits although most slots are free")
+	}
+	if !c.gathers(5, 15) {
+		t.Error("it does not wait for the write under way")
+	}
+	c.gathered, c.begun = false, 1
+	w.link.buffer.writing.Store(0)
+	if c.gathers(1, 0) {
+		t.Error("it waits although nothing is held that could come free")
 	}
 }
 

@@ -103,6 +103,13 @@ async def test_a_reply_older_than_half_a_lease_is_not_begun(table: Table) -> Non
     assert {(row["status"], row["attempts"]) for row in rows.values()} == {("completed", 1)}
 
 
+async def test_a_large_worker_claims_one_half_while_the_other_runs(table: Table) -> None:
+    ids = await table.add("noop", [{}] * 600)
+    async with claiming(table, ["noop"], 250, 600) as calls:
+        await table.final(ids)
+        assert max(calls.asked) == 125
+
+
 async def test_it_asks_for_all_free_slots_and_not_at_all_without_one(table: Table) -> None:
     ids = await table.add("sleep", [{"seconds": 3600}] * 8)
     async with claiming(table, ["sleep"], 5, 600) as calls:

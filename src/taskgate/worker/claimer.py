@@ -29,6 +29,9 @@ FULL_PAUSE = 0.1
 """After "full" notifications are heeded after this much, since most of them tell of inserts."""
 PARTIAL_SECONDS = 0.01
 """After a claim that brought fewer than asked: what was free is used up, more may come at once."""
+MIN_SHARE = 100
+"""A claim asks for half of all slots, but for so many at least: while the tasks of one half run and are written, the
+other half is claimed. Smaller claims would cost more than that gains."""
 MAX_JITTER_SECONDS = 0.064
 """Workers that were woken in vain spread their next claims over up to this much: only one of them can win."""
 
@@ -45,6 +48,7 @@ class Claimer:
         self._lease = lease
         self._poll_seconds = min(poll_seconds, MAX_POLL_SECONDS)
         self._runner = runner
+        self._most = max(MIN_SHARE, -(-runner.slots // 2))
         self._slot_freed = asyncio.Event()
         self._notified = asyncio.Event()
         self._anything = asyncio.Event()
@@ -76,7 +80,7 @@ class Claimer:
     async def work(self) -> None:
         """Claim until `stop`. Raises SchemaMismatch when the database was migrated out of this program's range."""
         while not self._stopping:
-            free = self._runner.free
+            free = min(self._runner.free, self._most)
             if free <= 0:
                 # only a freed slot helps; cleared first, or an old one would make this loop spin
                 self._slot_freed.clear()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 
 def _boot_clock() -> Callable[[], float]:
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     if clock is None:  # macOS: its monotonic clock stops during sleep, so this is the best there is
         return time.monotonic
-    return lambda: time.clock_gettime(clock)
+    return partial(time.clock_gettime, clock)
 
 
 now: Callable[[], float] = _boot_clock()

@@ -72,6 +72,8 @@ def to_json(value: Any) -> tuple[str, int]:
 
 def result_text(value: Any, max_bytes: int) -> str:
     """A handler's result as JSON text. Raises PermanentError: `result_not_json` or `result_too_large`."""
+    if value is None:
+        return "null"
     try:
         text, size = to_json(value)
     except (TypeError, ValueError, RecursionError) as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ class Runner:
 
     def __init__(self, handlers: Handlers, settings: Settings, calls: Calls, settler: Settler) -> None:
         self.runs: dict[int, Run] = {}
+        self.slots = settings.slots
         self.threads = DaemonThreads(settings.slots)
         self._settings = settings
         self._calls = calls
@@ -52,7 +54,7 @@ class Runner:
 
     @property
     def free(self) -> int:
-        return self._settings.slots - len(self.runs)
+        return self.slots - len(self.runs)
 
     def start(self, claimed: ClaimedTask, sent: float) -> None:
         """Begin an attempt; `sent` is when the claim was sent."""
@@ -144,7 +146,10 @@ class Runner:
 
 def _limit(*seconds: float | None) -> float:
     """The first that can be a time limit: a row or a handler may say anything."""
-    return min(next((each for each in seconds if each is not None and each > 0), MAX_LIMIT), MAX_LIMIT)
+    for each in seconds:
+        if each is not None and each > 0:
+            return min(each, MAX_LIMIT)
+    return MAX_LIMIT
 
 
 def _is_async(handler: Handler) -> bool:
@@ -157,8 +162,6 @@ def _parser(handler: Handler) -> Callable[[Any], Any] | None:
 
 
 def _json(text: str | None) -> Any:
-    import json
-
     return None if text is None else json.loads(text)
 
 

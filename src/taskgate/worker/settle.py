@@ -62,7 +62,7 @@ class Settler:
     def finish(self, run: Run) -> None:
         """The run has ended and nothing more is to be written for it."""
         run.settled = True
-        if (left := run.hold_until - now()) > 0:
+        if run.hold_until and (left := run.hold_until - now()) > 0:
             self._loop.call_later(left, self.finish, run)
         else:
             self._on_finished(run)

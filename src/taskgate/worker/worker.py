@@ -93,7 +93,7 @@ class Worker:
                      types=self.handlers.names())  # fmt: skip
             keeper.start()
             settling = background.create_task(kept_going("settler", settler.work))
-            recover_seconds = min(10.0, max(2.0, lease / 2))
+            recover_seconds = min(30.0, max(2.0, lease / 2))  # a claim recovers too, and so does every other process
             tending = background.create_task(self._while_in_range("upkeep", lambda: upkeep(
                 calls, upkeep_over, state=state, recover_seconds=recover_seconds), signals))  # fmt: skip
             claiming = background.create_task(self._while_in_range("claimer", self.claimer.work, signals))
