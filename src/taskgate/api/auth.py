@@ -42,6 +42,7 @@ class Auth:
         ]
         self._anonymous = settings.allow_anonymous
         self._good_hosts: set[bytes] = set()
+        self._good_clients: set[str] = set()
 
     @property
     def has_keys(self) -> bool:
@@ -77,8 +78,11 @@ class Auth:
 
     def _loopback_only(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         client = scope.get("client")
-        if client is None or not _is_loopback(client[0]):
-            raise Problem(403, "not_loopback", f"Without API keys only this machine is served. {_REMEDY}")
+        if client is None or client[0] not in self._good_clients:
+            if client is None or not _is_loopback(client[0]):
+                raise Problem(403, "not_loopback", f"Without API keys only this machine is served. {_REMEDY}")
+            if len(self._good_clients) < 100:
+                self._good_clients.add(client[0])
         host = headers.get(b"host", b"")
         if host not in self._good_hosts:
             if not _is_loopback_host(host):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -38,19 +39,15 @@ class Body:
     keep_order: bool
 
 
-class _Scan:
-    """One walk over a decoded value, counting what tells whether the text holds anything that it lost."""
-
-    __slots__ = ("colons", "exponents", "in_order", "keys", "out_of_range")
+class _Numbers(threading.local):
+    """A thread's decoder, and what it noticed of the numbers of the last body. (A decoder costs more than its use.)"""
 
     def __init__(self) -> None:
-        self.keys = 0
-        self.colons = 0
-        self.in_order = True
         self.exponents = False
         self.out_of_range = False
+        self.decoder = msgspec.json.Decoder(float_hook=self._float)
 
-    def float_hook(self, text: str) -> float:
+    def _float(self, text: str) -> float:
         match = _EXPONENT.search(text)
         if match is not None:
             self.exponents = True
@@ -60,6 +57,20 @@ class _Scan:
         if value in (float("inf"), float("-inf")):
             self.exponents = True
         return value
+
+
+_numbers = _Numbers()
+
+
+class _Scan:
+    """One walk over a decoded value, counting what tells whether the text holds anything that it lost."""
+
+    __slots__ = ("colons", "in_order", "keys")
+
+    def __init__(self) -> None:
+        self.keys = 0
+        self.colons = 0
+        self.in_order = True
 
     def walk(self, value: Any, path: tuple[str | int, ...] = ()) -> None:
         if type(value) is str:
@@ -92,14 +103,15 @@ class _Scan:
 def parse_object(raw: bytes) -> Body:
     """The object of a request body. Raises Problem for anything that is not one we can store faithfully."""
     text = _decode(raw)
-    scan = _Scan()
-    value = _parse(raw, text, scan)
+    value = _parse(raw, text)
     if type(value) is not dict:
         raise invalid("not_an_object", f"the request must be a JSON object, not {_kind(value)}")
+    exponents = _numbers.exponents
+    scan = _Scan()
     scan.walk(value)
     if scan.keys + scan.colons != text.count(":") or "\\u003" in text:
         _refuse_duplicates(text)
-    return Body(value, text.strip(_JSON_SPACE), not scan.in_order or scan.exponents)
+    return Body(value, text.strip(_JSON_SPACE), not scan.in_order or exponents)
 
 
 def split_array(raw: bytes) -> list[msgspec.Raw]:
@@ -107,7 +119,7 @@ def split_array(raw: bytes) -> list[msgspec.Raw]:
     try:
         return _RAW_ARRAY.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
-        _parse(raw, _decode(raw), _Scan())  # says what is wrong, and where
+        _parse(raw, _decode(raw))  # says what is wrong, and where
         raise
 
 
@@ -130,14 +142,16 @@ def _decode(raw: bytes) -> str:
         raise invalid("invalid_utf8", f"the body is not UTF-8: byte {error.start} cannot be read", status=400) from None
 
 
-def _parse(raw: bytes, text: str, scan: _Scan) -> Any:
+def _parse(raw: bytes, text: str) -> Any:
+    numbers = _numbers
+    numbers.exponents = numbers.out_of_range = False
     try:
-        value = msgspec.json.Decoder(float_hook=scan.float_hook).decode(raw)
+        value = numbers.decoder.decode(raw)
     except RecursionError:
         _too_deep()
     except (msgspec.MsgspecError, ValueError) as error:
         _explain(text, error)
-    if scan.out_of_range:
+    if numbers.out_of_range:
         raise invalid("number_out_of_range", f"a number's exponent is beyond ±{MAX_EXPONENT}")
     return value
 

@@ -1,7 +1,9 @@
-"""Many tasks in one body: each is checked first, then all are written in one transaction, in chunks."""
+"""Many tasks in one body, in one transaction: while a chunk is written, the next one is checked."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator
 
 import asyncpg
@@ -10,7 +12,7 @@ from taskgate.api.bodies import item_problem, parse_object, split_array
 from taskgate.api.context import Context
 from taskgate.api.options import RESERVED
 from taskgate.api.problems import Problem, database_unavailable, invalid
-from taskgate.api.rows import ROW_ERRORS, exists, given_up, new_task, refused
+from taskgate.api.rows import IN_A_THREAD, ROW_ERRORS, exists, given_up, new_task, refused
 from taskgate.api.types import TaskType
 from taskgate.protocol.calls import Calls, NewTask
 from taskgate.protocol.connect import DATABASE_ERRORS
@@ -19,44 +21,79 @@ MAX_ITEMS = 100_000
 CHUNK_ROWS = 1000
 CHUNK_BYTES = 2 * 1024**2
 MAX_TOLD = 20
+SLICE_SECONDS = 0.001
+"""Checking lets the others on this event loop have their turn so often."""
 
 
 async def submit_many(
     context: Context, task_type: TaskType, raw: bytes, fixed: dict[str, str], *, lines: bool
 ) -> bytes:
     """The response body, once all are committed. Raises Problem, and then nothing was written."""
-    tasks, own = await context.beside(lambda body: _build(task_type, body, fixed, lines), raw)
-    async with context.bulk_lanes:
-        await _write(context, tasks, own)
-    made = (b'{"task_id":"%b","status":"pending"}' % task.task_id.encode() for task in tasks)
-    return b"[" + b",".join(made) + b"]\n"
-
-
-def _build(task_type: TaskType, raw: bytes, fixed: dict[str, str], lines: bool) -> tuple[list[NewTask], dict[str, int]]:
-    """The rows, and the index of each whose id the caller brought."""
-    tasks: list[NewTask] = []
-    own: dict[str, int] = {}
-    for index, (line, item) in enumerate(_lines(raw) if lines else _items(raw)):
-        if index == MAX_ITEMS:
-            raise invalid("too_many_items", f"one body holds {MAX_ITEMS} tasks at most: send the rest in another")
-        try:
-            task, brought = new_task(task_type, parse_object(item), fixed)
-            if brought:
-                if task.task_id in own:
-                    why = f"the id {task.task_id} stands in this body twice"
-                    raise invalid("duplicate_task_id", why, f"/{RESERVED}/task_id")
-                own[task.task_id] = index
-        except Problem as problem:
-            raise item_problem(problem, index, line) from None
-        tasks.append(task)
-    if not tasks:
+    items = _Items(context, task_type)
+    await items.open(raw, lines)
+    first = await items.chunk()
+    if not first:
         raise invalid("empty_array", "there is no task in the body: send at least one")
-    return tasks, own
+    async with context.bulk_lanes:
+        await _write(context, items, first, fixed)
+    return bytes(items.answer + b"]\n")
 
 
-def _items(raw: bytes) -> Iterator[tuple[None, bytes]]:
-    for item in split_array(raw):
-        yield None, bytes(item)
+class _Items:
+    """The tasks of a body, checked and told in order."""
+
+    def __init__(self, context: Context, task_type: TaskType) -> None:
+        self._context = context
+        self._task_type = task_type
+        self._unread: Iterator[tuple[int | None, bytes]] = iter(())
+        self._read = 0
+        self.own: dict[str, int] = {}
+        """The index of each task whose id the caller brought."""
+        self.answer = bytearray()
+
+    async def open(self, raw: bytes, lines: bool) -> None:
+        """Raises Problem."""
+        if lines:
+            many = raw.count(b"\n") >= MAX_ITEMS and sum(1 for _ in _lines(raw)) > MAX_ITEMS
+            self._unread = _lines(raw)
+        else:
+            parts = split_array(raw) if len(raw) < IN_A_THREAD else await self._context.beside(split_array, raw)
+            many = len(parts) > MAX_ITEMS
+            self._unread = ((None, bytes(part)) for part in parts)
+        if many:
+            raise invalid("too_many_items", f"one body holds {MAX_ITEMS} tasks at most: send the rest in another")
+
+    async def chunk(self) -> list[NewTask]:
+        """The next tasks, none at the end. Raises Problem at the first that is wrong."""
+        tasks: list[NewTask] = []
+        size = 0
+        pause = time.perf_counter() + SLICE_SECONDS
+        for line, item in self._unread:
+            try:
+                task = self._task(item) if len(item) < IN_A_THREAD else await self._context.beside(self._task, item)
+            except Problem as problem:
+                raise item_problem(problem, self._read, line) from None
+            tasks.append(task)
+            size += len(item)
+            self.answer += b',{"task_id":"' if self._read else b'[{"task_id":"'
+            self.answer += task.task_id.encode()
+            self.answer += b'","status":"pending"}'
+            self._read += 1
+            if len(tasks) == CHUNK_ROWS or size >= CHUNK_BYTES:
+                break
+            if time.perf_counter() > pause:
+                await asyncio.sleep(0)
+                pause = time.perf_counter() + SLICE_SECONDS
+        return tasks
+
+    def _task(self, item: bytes) -> NewTask:
+        task, brought = new_task(self._task_type, parse_object(item), {})
+        if brought:
+            if task.task_id in self.own:
+                why = f"the id {task.task_id} stands in this body twice"
+                raise invalid("duplicate_task_id", why, f"/{RESERVED}/task_id")
+            self.own[task.task_id] = self._read
+        return task
 
 
 def _lines(raw: bytes) -> Iterator[tuple[int, bytes]]:
@@ -72,36 +109,43 @@ def _lines(raw: bytes) -> Iterator[tuple[int, bytes]]:
         start = end + 1
 
 
-def _chunks(tasks: list[NewTask]) -> Iterator[list[NewTask]]:
-    chunk: list[NewTask] = []
-    size = 0
-    for task in tasks:
-        if chunk and (len(chunk) == CHUNK_ROWS or size + len(task.request) > CHUNK_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(task)
-        size += len(task.request)
-    yield chunk
+class _Taken(Exception):
+    """Some ids of a chunk exist."""
 
 
-async def _write(context: Context, tasks: list[NewTask], own: dict[str, int]) -> None:
-    first = tasks[0].task_id
+async def _write(context: Context, items: _Items, chunk: list[NewTask], fixed: dict[str, str]) -> None:
+    first = chunk[0].task_id
     try:
         async with context.pool.acquire() as connection, connection.transaction():
-            calls = Calls(connection, context.database.schema)
-            for chunk in _chunks(tasks):
-                outcomes = await calls.enqueue(chunk)
-                taken = [task.task_id for task, outcome in zip(chunk, outcomes, strict=True) if outcome == "exists"]
-                if taken:
-                    raise exists([(f"/{own[each]}/{RESERVED}/task_id", each) for each in taken[:MAX_TOLD]])
+            await _write_all(Calls(connection, context.database.schema), items, chunk, fixed)
+    except _Taken as taken:
+        while await items.chunk():
+            pass  # what is wrong with the body itself is told first, wherever it stands
+        raise exists([(f"/{items.own[each]}/{RESERVED}/task_id", each) for each in taken.args]) from None
     except DATABASE_ERRORS as error:
         context.state.lost(error)
-        if own or not await _was_committed(context, first):
+        if items.own or not await _was_committed(context, first):
             raise database_unavailable(first) from None
     except ROW_ERRORS as error:
         raise refused(error) from None
     except asyncpg.PostgresError as error:
         raise await given_up(context, error, first) from None
+
+
+async def _write_all(calls: Calls, items: _Items, chunk: list[NewTask], fixed: dict[str, str]) -> None:
+    """Raises Problem, _Taken, and what the database raises."""
+    while chunk:
+        tenant, traceparent = fixed.get("tenant", ""), fixed.get("traceparent")
+        writing = calls.enqueue(chunk, tenant=tenant, traceparent=traceparent)
+        outcomes, following = await asyncio.gather(writing, items.chunk(), return_exceptions=True)
+        if isinstance(following, BaseException):
+            raise following
+        if isinstance(outcomes, BaseException):
+            raise outcomes
+        taken = [task.task_id for task, outcome in zip(chunk, outcomes, strict=True) if outcome == "exists"]
+        if taken:
+            raise _Taken(*taken[:MAX_TOLD])
+        chunk = following
 
 
 async def _was_committed(context: Context, task_id: str) -> bool:

@@ -80,6 +80,7 @@ class Coalescer:
         self._queued_bytes = 0
         self._under_way: set[asyncio.Task[None]] = set()
         self._scheduled: asyncio.Handle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # asking for it costs a system call up to Python 3.11
 
     @property
     def queued(self) -> int:
@@ -91,7 +92,7 @@ class Coalescer:
         bounds = self._bounds
         if len(self._waiting) >= bounds.queued_rows or self._queued_bytes + size > bounds.queued_bytes:
             raise Overloaded
-        loop = asyncio.get_running_loop()
+        loop = self._loop = self._loop or asyncio.get_running_loop()
         row = _Row(task, size, loop.create_future())
         self._waiting.append(row)
         self._queued_bytes += size

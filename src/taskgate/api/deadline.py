@@ -10,6 +10,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from taskgate.api.onewrite import OneWrite
+
 HEADER_SECONDS = 60.0
 
 
@@ -36,6 +38,7 @@ class DeadlineProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
+        self.cycle.transport = OneWrite(self.transport, self.cycle)  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)  # which ends the pause between requests, also for a stray line break

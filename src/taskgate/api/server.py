@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import sys
 from collections.abc import Iterator
@@ -32,6 +33,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        gc.collect()
+        gc.freeze()  # what is there now stays: a full collection would walk it while everybody waits
         for each in sockets or []:
             host, port = each.getsockname()[:2]
             log.info("api_started", url=_url(each), host=host, port=port)

@@ -16,7 +16,7 @@ from taskgate.api.http import JSON_HEADER, invalid_parameter, query, read_body, 
 from taskgate.api.options import RESERVED
 from taskgate.api.problems import Problem, database_unavailable, invalid, unavailable
 from taskgate.api.read import held, respond_task, while_connected
-from taskgate.api.rows import ROW_ERRORS, exists, given_up, new_task, refused
+from taskgate.api.rows import IN_A_THREAD, ROW_ERRORS, exists, given_up, new_task, refused
 from taskgate.api.waiter import FINAL
 from taskgate.protocol.calls import NewTask
 from taskgate.protocol.connect import DATABASE_ERRORS
@@ -24,8 +24,6 @@ from taskgate.protocol.connect import DATABASE_ERRORS
 NDJSON = frozenset({b"application/x-ndjson", b"application/ndjson", b"application/jsonl"})
 FORM = b"application/x-www-form-urlencoded"  # what `curl -d` says of any body
 PARAMETERS = ("wait",)
-IN_A_THREAD = 256 * 1024
-"""Bodies from so many bytes on are parsed beside the event loop."""
 
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 

@@ -30,7 +30,7 @@ class Executor(Protocol):
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would triple what it costs to make one
 class NewTask:
     """One task to enqueue. `request` is JSON text; `keep_order` keeps its key order, which jsonb would lose.
 
@@ -165,8 +165,8 @@ class Calls:
             [task.task_id for task in tasks],
             [task.task_type for task in tasks],
             [task.request for task in tasks],
-            [task.keep_order for task in tasks],
-            [task.options for task in tasks],
+            [task.keep_order for task in tasks] if any(task.keep_order for task in tasks) else None,
+            [task.options for task in tasks] if any(task.options is not None for task in tasks) else None,
             tenant,
             traceparent,
         )
