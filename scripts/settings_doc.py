@@ -13,8 +13,10 @@ From the environment, with the same names and defaults for the API and both work
 file instead: `NAME_FILE=/run/secrets/name` (Docker and Kubernetes secrets). Durations are seconds. This page is
 written by `python scripts/settings_doc.py`.
 
-`MAX_CONCURRENT_TASKS`, `TASKGATE_MAX_ATTEMPTS`, `TASKGATE_MAX_THROTTLE_SECONDS` and `TASKGATE_RESULT_TTL_SECONDS`
-live in the database: `taskgate migrate` writes each there when its value changed since migrate last saw it.
+`MAX_CONCURRENT_TASKS`, `TASKGATE_MAX_ATTEMPTS`, `TASKGATE_MAX_THROTTLE_SECONDS`, `TASKGATE_RESULT_TTL_SECONDS` and
+`TASKGATE_AGEING_SECONDS` live in the database: `taskgate migrate` writes each that is set there when its value changed
+since migrate last saw it, and says so. One that is not set is left alone: a limit set live stays. Before the first
+value the defaults hold.
 
 | setting | default | what it is |
 | --- | --- | --- |

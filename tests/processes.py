@@ -33,9 +33,17 @@ async def eventually(what: str, probe: Callable[[], Awaitable[T]], seconds: floa
 
 
 class WorkerProcess:
-    """`python -m taskgate.worker` with the handlers of tests/worker/app.py, or the built-in ones."""
+    """`python -m taskgate.worker` with the handlers of tests/worker/app.py or the built-in ones; or another program."""
 
-    def __init__(self, dsn: str, types: str, *, app: str | None = "tests.worker.app:handlers", **values: str) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        types: str,
+        *,
+        app: str | None = "tests.worker.app:handlers",
+        program: str | None = None,
+        **values: str,
+    ) -> None:
         self._log = tempfile.NamedTemporaryFile(prefix="taskgate-worker-", suffix=".log")  # noqa: SIM115
         settings = {
             "DATABASE_URL": dsn,
@@ -46,8 +54,9 @@ class WorkerProcess:
             "NO_PROXY": "*",
         }
         apps = ["--app", app] if app else []
+        command = [program] if program else [sys.executable, "-m", "taskgate.worker"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "taskgate.worker", *apps, "--types", types],
+            [*command, *apps, "--types", types],
             env=environment(**(settings | values)),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,

@@ -37,6 +37,10 @@ async def enqueue(world: World, names: list[str], _step: dict[str, Any]) -> None
     await world.store.enqueue([task for task in world.case.tasks if task.name in names], world.image_url)
 
 
+async def upstreams(world: World, rows: list[dict[str, Any]], _step: dict[str, Any]) -> None:
+    await world.store.apply_upstreams(rows, world.provider.url)
+
+
 async def send(world: World, name: str, step: dict[str, Any]) -> None:
     world.processes[step.get("to", "w1")].send(name)
 
@@ -53,6 +57,8 @@ async def wait(world: World, value: dict[str, Any], step: dict[str, Any]) -> Non
                     wrong = _number(f"{name} at the provider", journal.in_flight, wanted)
                 case "calls":
                     wrong = _number("calls at the provider", journal.requests, wanted)
+                case "polls":
+                    wrong = _number("looks at operations", world.provider.video.counts["polls"], wanted)
                 case "closed_by_client":
                     wrong = _number("calls closed by the worker", journal.closed_by_client, wanted)
                 case "rows":
@@ -218,6 +224,7 @@ async def finish(world: World, name: str, step: dict[str, Any]) -> None:
 ACTIONS: dict[str, Action] = {
     "start": start,
     "enqueue": enqueue,
+    "upstreams": upstreams,
     "signal": send,
     "wait": wait,
     "check": check,

@@ -47,6 +47,8 @@ class Case:
     """Settings of the worker; the fleet-wide ones go to the database as well."""
     files: dict[str, str] = field(default_factory=dict)
     """Settings that come by NAME_FILE instead."""
+    upstreams: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of the table of upstreams."""
     workers: int = 1
     """How many processes are started at the beginning: w1, w2, …"""
     proxy: bool = False

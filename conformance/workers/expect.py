@@ -54,6 +54,10 @@ def provider_mismatch(expected: dict[str, Any], provider: FakeProvider, image_re
     for name in ("requests", "max_in_flight", "closed_by_client"):
         if name in expected and (wrong := mismatch(expected[name], stats[name], f"provider/{name}")) is not None:
             return wrong
+    if "video" in expected:
+        wrong = mismatch(expected["video"], provider.video.summary(), "provider/video")
+        if wrong is not None:
+            return wrong
     if "image_requests" in expected:
         wrong = mismatch(expected["image_requests"], image_requests, "image_requests")
         if wrong is not None:

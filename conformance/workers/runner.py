@@ -68,6 +68,8 @@ async def run_cases(
 async def _play(case: Case, here: World) -> None:
     here.provider.chooser.set_scripts({task.name: task.script for task in case.tasks if task.script})
     await here.store.configure(case.settings)
+    if case.upstreams:
+        await here.store.apply_upstreams(case.upstreams, here.provider.url)
     await here.store.enqueue([task for task in case.tasks if not task.later], here.image_url)
     for _ in range(case.workers):
         here.start_worker()

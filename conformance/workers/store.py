@@ -24,12 +24,15 @@ ROWS = """
 SELECT t.task_id, t.status, t.result, t.error, t.error_code, t.error_info, t.attempts, t.releases,
        t.worker_id IS NOT NULL AS held, t.claim_token, extract(epoch FROM t.locked_until)::float8 AS locked_until,
        extract(epoch FROM t.started_at - t.run_at)::float8 AS started_after_due,
+       extract(epoch FROM t.started_at - t.created_at)::float8 AS started_after_created,
        a.attempts_told,
        extract(epoch FROM t.run_at - a.last_end)::float8 AS delay
 FROM tasks t
 LEFT JOIN LATERAL (
     SELECT json_agg(json_build_object('outcome', a.outcome, 'error', a.error, 'error_code', a.error_code,
-                                      'attempt', a.attempt, 'info', a.error_info) ORDER BY a.token) AS attempts_told,
+                                      'attempt', a.attempt, 'info', a.error_info, 'operation', a.operation,
+                                      'account', a.account, 'intent', a.submit_intent_at IS NOT NULL)
+                    ORDER BY a.token) AS attempts_told,
            max(a.finished_at) AS last_end
     FROM task_attempts a WHERE a.task_id = t.task_id
 ) AS a ON true
@@ -78,6 +81,9 @@ class Store:
         ]
         if new and set(await self.calls.enqueue(new)) != {"done"}:
             raise NotAsExpected("a task could not be enqueued")
+
+    async def apply_upstreams(self, upstreams: list[dict[str, Any]], provider: str) -> None:
+        await self.calls.apply_upstreams(json.dumps(upstreams).replace("${provider}", provider))
 
     async def rows(self) -> dict[str, dict[str, Any]]:
         """Every task by its name, with what is told of its attempts."""

@@ -33,6 +33,8 @@ DEFAULTS: dict[str, str | int | float] = {
     "TASKGATE_LLM_MODEL": "model-of-the-worker",
     "TASKGATE_LOG_FORMAT": "json",
     "OPENAI_API_KEY": "key-of-the-worker",
+    "GEMINI_API_KEY": "key-of-the-worker",
+    "TASKGATE_VEO_POLL_SECONDS": 0.2,
 }
 QUICK = {"fsync": "off", "full_page_writes": "off", "max_connections": "200", "shared_buffers": "64MB"}
 SAFE = {"max_connections": "50", "shared_buffers": "32MB"}
@@ -123,6 +125,7 @@ class World:
             **DEFAULTS,
             "DATABASE_URL": self._worker_url,
             "OPENAI_BASE_URL": self.provider.url + "/v1",
+            "GEMINI_BASE_URL": self.provider.url,
             **self.case.settings,
             **(settings or {}),
         }
@@ -131,7 +134,13 @@ class World:
             file.write_text(content.replace("${database}", self._worker_url))
             values.pop(setting, None)
             values[f"{setting}_FILE"] = str(file)
-        values = {key: str(self.port) if value == "${port}" else value for key, value in values.items()}
+        values = {
+            key: str(value)
+            .replace("${port}", str(self.port))
+            .replace("${provider}", self.provider.url)
+            .replace("${provider_host}", self.provider.url.removeprefix("http://"))
+            for key, value in values.items()
+        }
         process = Process(name, command or self.command, environment(values), self._folder / f"{name}.log")
         self.processes[name] = process
         return process

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar, Unpack
 import httpx2
 
 from taskgate import flows
+from taskgate.downloads import AsyncMediaDownload
 from taskgate.errors import TaskgateError
 from taskgate.exchange import Answer, Flow, Pause
 from taskgate.submission import CHUNK, Options, Request, SubmitOptions, body_of, many_chunks
@@ -29,8 +30,8 @@ class AsyncClient:
 
     async def submit(self, request: Request, *, task_type: str = "llm", **options: Unpack[SubmitOptions]) -> Submitted:
         """See Client.submit."""
-        text, task_id = body_of(request, Options(**options))
-        return await self._run(flows.submit(text, task_type, task_id))
+        body = body_of(request, Options(**options))
+        return await self._run(flows.submit(body, task_type))
 
     async def submit_many(
         self,
@@ -122,6 +123,10 @@ class AsyncClient:
     async def retry(self, task_id: str) -> Submitted:
         """See Client.retry."""
         return await self._run(flows.retry(task_id))
+
+    def media(self, task_id: str, name: str) -> AsyncMediaDownload:
+        """See Client.media; to be used with `async with`."""
+        return AsyncMediaDownload(self._http, task_id, name, self._timeout)
 
     async def stats(self) -> dict[str, Any]:
         """See Client.stats."""

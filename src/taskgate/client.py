@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar, Unpack
 import httpx2
 
 from taskgate import flows
+from taskgate.downloads import MediaDownload
 from taskgate.errors import TaskgateError
 from taskgate.exchange import Answer, Flow, Pause
 from taskgate.submission import CHUNK, Options, Request, SubmitOptions, body_of, many_chunks
@@ -25,9 +26,9 @@ class Client:
 
     `url` defaults to TASKGATE_URL, else a running `taskgate up` of this user, else http://127.0.0.1:8000; `api_key`
     to TASKGATE_API_KEY. `timeout` are the seconds one request may take, waiting apart. What is safe to repeat is
-    repeated a few times when the API is away or says 503; a submission only if it carries a `task_id`, so that it
-    cannot be carried out twice. Raises errors of `taskgate.errors`, all of them TaskgateError; ValueError for what
-    cannot be sent at all.
+    repeated a few times when the API is away or says 503; a submission only if it carries a `task_id` or an
+    `idempotency_key`, so that it cannot be carried out twice. Raises errors of `taskgate.errors`, all of them
+    TaskgateError; ValueError for what cannot be sent at all.
     """
 
     def __init__(self, url: str | None = None, api_key: str | None = None, *, timeout: float = 30.0) -> None:
@@ -36,8 +37,8 @@ class Client:
 
     def submit(self, request: Request, *, task_type: str = "llm", **options: Unpack[SubmitOptions]) -> Submitted:
         """Submit one task; when this returns it is committed to disk. TaskExists if the `task_id` is taken."""
-        text, task_id = body_of(request, Options(**options))
-        return self._run(flows.submit(text, task_type, task_id))
+        body = body_of(request, Options(**options))
+        return self._run(flows.submit(body, task_type))
 
     def submit_many(
         self,
@@ -130,6 +131,13 @@ class Client:
     def retry(self, task_id: str) -> Submitted:
         """Put a failed task back into the queue. Raises Conflict when it has not failed."""
         return self._run(flows.retry(task_id))
+
+    def media(self, task_id: str, name: str) -> MediaDownload:
+        """An image or a video that a task made, to be used with `with`; its result names it.
+
+        Raises NotFound, on entering, and ServerError when what came is not what the hash says.
+        """
+        return MediaDownload(self._http, task_id, name, self._timeout)
 
     def stats(self) -> dict[str, Any]:
         """What the queue looks like now: limit, running, pending and more."""

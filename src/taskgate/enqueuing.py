@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from taskgate.errors import TaskExists
+from taskgate.errors import IdempotencyMismatch, TaskExists
+from taskgate.fingerprint import fingerprint
 from taskgate.jsonorder import keeps_order
-from taskgate.protocol.producer import PARAMETERS, enqueue_statement
+from taskgate.protocol.producer import enqueue_once_statement, enqueue_statement
 from taskgate.submission import OPTIONS_KEY, Options, SubmitOptions, json_text
 from taskgate.task import check_task_type
 
@@ -77,7 +78,9 @@ def enqueue(
 
     Raises ValueError for a request that cannot be kept (NUL, lone surrogates, NaN, no JSON, nesting over 100)
     or an option out of range; TaskExists when the `task_id` is taken (nothing is written then and the
-    transaction goes on); TypeError for a connection of another kind; errors of the database as the driver's.
+    transaction goes on), IdempotencyMismatch likewise when the `idempotency_key` stands for another submission (the
+    same submission answers the id of then); TypeError for a connection of another kind; errors of the database as
+    the driver's.
     """
     values = _values(task_type, request, Options(**options), tenant, traceparent)
     if not SCHEMA_NAME.match(schema):
@@ -96,7 +99,7 @@ def enqueue(
     }:
         return _over_async_sqlalchemy(connection, schema, values)
     if kinds & {("sqlalchemy", "Connection"), ("sqlalchemy", "Session"), ("sqlalchemy", "scoped_session")}:
-        return _task_id(connection.execute(_sqlalchemy_text(schema), values).one(), values)
+        return _task_id(connection.execute(_sqlalchemy_text(schema, values), values).one(), values)
     raise TypeError(
         f"enqueue cannot use a {type(connection).__module__}.{type(connection).__qualname__}: give it a connection of "
         "asyncpg or psycopg 3, or a Connection or Session of SQLAlchemy 2 (from a pool: one acquired connection)"
@@ -112,8 +115,8 @@ def _values(
     if OPTIONS_KEY in request:
         raise ValueError(f"the key `{OPTIONS_KEY}` is reserved: give queue options as arguments of enqueue")
     given = options.given()
-    task_id = given.pop("task_id", None)
-    return {
+    task_id, key = given.pop("task_id", None), given.pop("idempotency_key", None)
+    values = {
         "task_id": task_id,
         "task_type": task_type,
         "request": json_text(request),
@@ -122,43 +125,56 @@ def _values(
         "tenant": tenant,
         "traceparent": traceparent,
     }
+    if key is not None:
+        values |= {"idempotency_key": key, "fingerprint": fingerprint(task_type, request, given, task_id)}
+    return values
 
 
 def _task_id(row: Any, values: dict[str, Any]) -> str:
     if row[1] == "exists":
         raise TaskExists(f"there is a task {values['task_id']} already; nothing was written", task_id=values["task_id"])
+    if row[1] == "mismatch":
+        raise IdempotencyMismatch(
+            f"the idempotency key {values['idempotency_key']} stands for another submission; nothing was written"
+        )
     return str(row[0])
 
 
+def _statement(schema: str, values: dict[str, Any], placeholder: Callable[[int, str], str]) -> str:
+    """`placeholder` makes a driver's from a place, counted from 1, and a name."""
+    names = {name: placeholder(place, name) for place, name in enumerate(values, 1)}
+    return enqueue_once_statement(schema, names) if "idempotency_key" in values else enqueue_statement(schema, names)
+
+
 async def _over_asyncpg(connection: Any, schema: str, values: dict[str, Any]) -> str:
-    statement = enqueue_statement(schema, {name: f"${place}" for place, name in enumerate(PARAMETERS, 1)})
-    return _task_id(await connection.fetchrow(statement, *(values[name] for name in PARAMETERS)), values)
+    statement = _statement(schema, values, lambda place, _: f"${place}")
+    return _task_id(await connection.fetchrow(statement, *values.values()), values)
 
 
-def _psycopg_statement(schema: str) -> str:
-    return enqueue_statement(schema, {name: f"%({name})s" for name in PARAMETERS})
+def _psycopg_statement(schema: str, values: dict[str, Any]) -> str:
+    return _statement(schema, values, lambda _, name: f"%({name})s")
 
 
 def _over_psycopg(connection: Any, schema: str, values: dict[str, Any]) -> str:
     from psycopg.rows import tuple_row
 
     with connection.cursor(row_factory=tuple_row) as cursor:  # the connection's own may give anything
-        return _task_id(cursor.execute(_psycopg_statement(schema), values).fetchone(), values)
+        return _task_id(cursor.execute(_psycopg_statement(schema, values), values).fetchone(), values)
 
 
 async def _over_async_psycopg(connection: Any, schema: str, values: dict[str, Any]) -> str:
     from psycopg.rows import tuple_row
 
     async with connection.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(_psycopg_statement(schema), values)
+        await cursor.execute(_psycopg_statement(schema, values), values)
         return _task_id(await cursor.fetchone(), values)
 
 
-def _sqlalchemy_text(schema: str) -> Any:
+def _sqlalchemy_text(schema: str, values: dict[str, Any]) -> Any:
     from sqlalchemy import text
 
-    return text(enqueue_statement(schema, {name: f":{name}" for name in PARAMETERS}))
+    return text(_statement(schema, values, lambda _, name: f":{name}"))
 
 
 async def _over_async_sqlalchemy(connection: Any, schema: str, values: dict[str, Any]) -> str:
-    return _task_id((await connection.execute(_sqlalchemy_text(schema), values)).one(), values)
+    return _task_id((await connection.execute(_sqlalchemy_text(schema, values), values)).one(), values)

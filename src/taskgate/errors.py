@@ -69,7 +69,8 @@ class SubmissionUncertain(TaskgateError):
     """A submission failed in a way that leaves open whether it was written.
 
     `task_id` is the id that the API had made, where it told: look it up before submitting again. Submissions
-    with a `task_id` of the caller's are repeated by the client itself and do not end here for want of a try.
+    with a `task_id` of the caller's or an `idempotency_key` are repeated by the client itself and do not end here
+    for want of a try.
     """
 
     code = "submission_uncertain"
@@ -79,6 +80,12 @@ class RequestRefused(TaskgateError):
     """The API refuses the request as it stands; `errors` say which fields."""
 
     code = "refused"
+
+
+class IdempotencyMismatch(RequestRefused):
+    """The idempotency key was used for another submission; nothing was written."""
+
+    code = "idempotency_mismatch"
 
 
 class NotAllowed(TaskgateError):

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from taskgate.errors import (
     Conflict,
     FieldProblem,
+    IdempotencyMismatch,
     NotAllowed,
     NotFound,
     NotReachable,
@@ -171,6 +172,8 @@ def problem_of(reply: Reply) -> TaskgateError:
 def _kind(status: int, code: Any) -> type[TaskgateError]:
     if code == "task_exists":
         return TaskExists
+    if code == "idempotency_mismatch":
+        return IdempotencyMismatch
     if status in (401, 403):
         return NotAllowed
     if status == 404:

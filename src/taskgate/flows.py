@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from taskgate.errors import FieldProblem, NotFound, ServerError, TaskExists, TaskgateError, WaitTimeout
 from taskgate.exchange import Call, Flow, Pause, Reply, checked, exchange, problem_of, remaining
-from taskgate.submission import OPTIONS_KEY, Chunk
+from taskgate.submission import OPTIONS_KEY, Body, Chunk
 from taskgate.task import check_task_type
 from taskgate.views import Page, Submitted, TaskView
 
@@ -21,30 +21,30 @@ LONGEST_WAIT = 30.0
 POLL_SECONDS = 1.0
 
 
-def submit(text: str, task_type: str, task_id: str | None) -> Flow[Submitted]:
-    """POST one body. A body with a task id of its own is repeated safely."""
-    path = _submit_path(task_type)
-    call = Call("POST", path, content=text.encode(), repeatable=task_id is not None, task_id=task_id)
+def submit(body: Body, task_type: str) -> Flow[Submitted]:
+    """POST one body. A body with a task id of its own or an idempotency key is repeated safely."""
+    path, task_id = _submit_path(task_type), body.task_id
+    repeatable = task_id is not None or body.has_key
+    call = Call("POST", path, content=body.text.encode(), repeatable=repeatable, task_id=task_id)
     outcome = yield from exchange(call)
     if outcome.reply.status == 409 and outcome.doubtful and task_id is not None:
-        yield from _ours(task_id, text, problem_of(outcome.reply))
+        yield from _ours(task_id, body.text, problem_of(outcome.reply))
         return Submitted(task_id)
-    body = checked(outcome, 202, 200)
-    return _submitted(body)
+    return _submitted(checked(outcome, 202, 200))
 
 
 def submit_chunk(chunk: Chunk, task_type: str) -> Flow[list[Submitted]]:
     """POST a chunk as NDJSON; all of it or nothing. Pointers of errors count from the first body of all."""
-    repeatable = all(task_id is not None for task_id in chunk.task_ids)
+    own = all(task_id is not None for task_id in chunk.task_ids)
     call = Call(
         "POST",
         _submit_path(task_type),
         content=chunk.content,
         content_type="application/x-ndjson",
-        repeatable=repeatable,
+        repeatable=own or chunk.keyed,
     )
     outcome = yield from exchange(call)
-    if outcome.reply.status == 409 and outcome.doubtful and repeatable:
+    if outcome.reply.status == 409 and outcome.doubtful and own:
         ids = [task_id for task_id in chunk.task_ids if task_id is not None]
         for task_id, line in ((ids[0], chunk.lines[0]), (ids[-1], chunk.lines[-1])):
             yield from _ours(task_id, line, problem_of(outcome.reply))

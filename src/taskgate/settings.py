@@ -14,7 +14,17 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from taskgate.media.place import parse_place
 from taskgate.protocol.connect import Database
+
+FLEET_FIELDS = {
+    "max_concurrent": "max_concurrent_tasks",
+    "max_attempts": "max_attempts",
+    "max_throttle": "max_throttle_seconds",
+    "result_ttl": "result_ttl_seconds",
+    "ageing": "ageing_seconds",
+}
+"""The values that live in the database, and the fields that hand them over."""
 
 
 class ApiKey:
@@ -83,7 +93,10 @@ class Settings(BaseSettings):
         description="behind a transaction-mode pooler: poll, no LISTEN",
     )
 
-    # written to the database by `taskgate migrate` when changed; the database is the one truth
+    # written to the database by `taskgate migrate` when set and changed; the database is the one truth
+    upstreams_file: str = env(
+        "TASKGATE_UPSTREAMS_FILE", default="", description="TOML file of upstreams that `taskgate migrate` applies"
+    )
     max_concurrent_tasks: int = env(
         "MAX_CONCURRENT_TASKS",
         default=20,
@@ -100,6 +113,9 @@ class Settings(BaseSettings):
     )
     result_ttl_seconds: float = env(
         "TASKGATE_RESULT_TTL_SECONDS", default=7 * 86400, gt=0, description="a finished task is kept"
+    )
+    ageing_seconds: float = env(
+        "TASKGATE_AGEING_SECONDS", default=300, ge=0, description="a wait that raises a priority by one; 0: never"
     )
 
     # workers
@@ -156,9 +172,71 @@ class Settings(BaseSettings):
         "TASKGATE_MEDIA_ALLOW", default="", description="private hosts and networks that media may come from"
     )
     media_max_bytes: int = env("TASKGATE_MEDIA_MAX_BYTES", default=20 * 1024**2, ge=1024, description="one image")
+    media_max_video_bytes: int = env(
+        "TASKGATE_MEDIA_MAX_VIDEO_BYTES", default=50 * 1024**2, ge=1024, description="one video that a task names"
+    )
+    media_max_pixels: int = env(
+        "TASKGATE_MEDIA_MAX_PIXELS", default=50_000_000, ge=1, description="width times height of one image"
+    )
+    media_store: str = env(
+        "TASKGATE_MEDIA_STORE",
+        default="postgres",
+        description="what tasks make: postgres, file:///folder, s3://bucket/prefix?endpoint=URL&region=REGION",
+    )
+    media_max_store_bytes: int = env(
+        "TASKGATE_MEDIA_MAX_STORE_BYTES", default=2 * 1024**3, ge=1024, description="one stored image or video"
+    )
     gemini_api_key: str = env(
         "GOOGLE_API_KEY", "GEMINI_API_KEY", default="", repr=False, description="video provider's key"
     )
+    gemini_base_url: str = env(
+        "GEMINI_BASE_URL",
+        "GOOGLE_GEMINI_BASE_URL",
+        default="",
+        description="a Gemini-shaped video provider; Google's own",
+    )
+    veo_api: Literal["gemini", "vertex", "interactions"] = env(
+        "TASKGATE_VEO_API", default="interactions", description="wire of `veo` tasks: gemini, vertex or interactions"
+    )
+    veo_model: str = env("TASKGATE_VEO_MODEL", default="", description="video model when the task names none")
+    model_aliases_text: str = env(
+        "TASKGATE_MODEL_ALIASES", default="", description='"old=new, …": other models in place of those named'
+    )
+    veo_poll_seconds: float = env(
+        "TASKGATE_VEO_POLL_SECONDS", default=10, gt=0, le=3600, description="between two looks at a video operation"
+    )
+    veo_submit_seconds: float = env(
+        "TASKGATE_VEO_SUBMIT_SECONDS", default=120, gt=0, description="waiting for the answer to a submission"
+    )
+    veo_timeout_seconds: float = env(
+        "TASKGATE_VEO_TIMEOUT_SECONDS", default=3600, gt=0, description="one attempt at a `veo` task"
+    )
+    veo_audio_retries: int = env(
+        "TASKGATE_VEO_AUDIO_RETRIES", default=0, ge=0, le=20, description="new tries when the audio filter struck"
+    )
+    ambiguous_submit: Literal["fail", "retry"] = env(
+        "TASKGATE_AMBIGUOUS_SUBMIT",
+        default="fail",
+        description="a `veo` submission whose fate is unknown: end as submit_ambiguous, or pay again",
+    )
+    llm_ambiguous: Literal["retry", "fail"] = env(
+        "TASKGATE_LLM_AMBIGUOUS", default="retry", description="the same for `llm`"
+    )
+    account_wait_seconds: float = env(
+        "TASKGATE_ACCOUNT_WAIT_SECONDS",
+        default=600,
+        ge=0,
+        description="for a worker with the account of an open operation, or with the upstream of a task",
+    )
+    google_project: str = env("GOOGLE_CLOUD_PROJECT", default="", description="Vertex: the project")
+    google_location: str = env("GOOGLE_CLOUD_LOCATION", default="us-central1", description="Vertex: the region")
+    vertex_base_url: str = env("GOOGLE_VERTEX_BASE_URL", default="", description="Vertex: the region's own")
+    google_credentials: str = env(
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        default="",
+        description="Vertex: file of a service account or workload identity; the metadata server",
+    )
+    storage_base_url: str = env("STORAGE_EMULATOR_HOST", default="", description="where gs:// results are; Google's")
 
     # producers
     url: str = env("TASKGATE_URL", default="http://127.0.0.1:8000", description="where the API is")
@@ -182,9 +260,16 @@ class Settings(BaseSettings):
             raise ValueError("must be a postgresql:// URL")
         return value
 
+    @field_validator("media_store")
+    @classmethod
+    def _known_store(cls, value: str) -> str:
+        parse_place(value)
+        return value
+
     @model_validator(mode="after")
     def _keys_parse(self) -> Settings:
         _ = self.api_keys
+        _ = self.model_aliases
         return self
 
     @property
@@ -194,14 +279,23 @@ class Settings(BaseSettings):
             raise ValueError("DATABASE_URL is not set: give a postgresql:// URL, or run `taskgate up`")
         return Database(self.database_url, self.schema_name, self.database_pooler)
 
+    @cached_property
+    def model_aliases(self) -> dict[str, str]:
+        """Model names in place of others. Raises ValueError for a pair that is none."""
+        aliases: dict[str, str] = {}
+        for entry in filter(None, (part.strip() for part in self.model_aliases_text.split(","))):
+            old, sign, new = (part.strip() for part in entry.partition("="))
+            if not (old and sign and new) or old == new:
+                raise ValueError(f"TASKGATE_MODEL_ALIASES: each entry is old=new, not {entry[:100]!r}")
+            aliases[old] = new
+        return aliases
+
     def fleet_values(self) -> dict[str, float]:
-        """What `taskgate migrate` writes to the database when it changed: one truth for the whole fleet."""
-        return {
-            "max_concurrent": self.max_concurrent_tasks,
-            "max_attempts": self.max_attempts,
-            "max_throttle": self.max_throttle_seconds,
-            "result_ttl": self.result_ttl_seconds,
-        }
+        """What `taskgate migrate` writes to the database when it changed: one truth for the whole fleet.
+
+        Only what is set: a value that this environment says nothing about stays as it is there.
+        """
+        return {key: getattr(self, field) for key, field in FLEET_FIELDS.items() if field in self.model_fields_set}
 
     @cached_property
     def api_keys(self) -> list[ApiKey]:

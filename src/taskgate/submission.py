@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 TASK_ID = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.:-]{1,200}\Z")
+UPSTREAM = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}\Z")
 DEEPEST = 100
 OPTIONS_KEY = "taskgate"
 CHUNK = 1000
@@ -34,6 +35,10 @@ class Options:
     timeout_seconds: float | None = None
     max_attempts: int | None = None
     metadata: Mapping[str, Any] | None = None
+    idempotency_key: str | None = None
+    """1 to 255 characters: the same key and submission answer with the same task, as long as that is there."""
+    upstream: str | None = None
+    """Where its call goes; else the model says."""
 
     def given(self) -> dict[str, Any]:
         """The options that were set, as JSON values. Raises ValueError for one that cannot be."""
@@ -68,6 +73,15 @@ class Options:
             if not isinstance(self.metadata, Mapping):
                 raise ValueError("metadata must be an object")
             values["metadata"] = dict(self.metadata)
+        if self.idempotency_key is not None:
+            key = self.idempotency_key
+            if not isinstance(key, str) or not 0 < len(key) <= 255 or not key.isprintable():
+                raise ValueError("idempotency_key must be 1 to 255 printable characters")
+            values["idempotency_key"] = key
+        if self.upstream is not None:
+            if not isinstance(self.upstream, str) or not UPSTREAM.match(self.upstream):
+                raise ValueError("upstream must be the name of one: 1 to 100 of a-z 0-9 _ . -")
+            values["upstream"] = self.upstream
         return values
 
 
@@ -82,6 +96,8 @@ class SubmitOptions(TypedDict, total=False):
     timeout_seconds: float | None
     max_attempts: int | None
     metadata: Mapping[str, Any] | None
+    idempotency_key: str | None
+    upstream: str | None
 
 
 def request_of(request: Request) -> dict[str, Any]:
@@ -93,8 +109,18 @@ def request_of(request: Request) -> dict[str, Any]:
     raise ValueError(f"a request is an object or a prompt, not {type(request).__name__}")
 
 
-def body_of(request: Request, options: Options) -> tuple[str, str | None]:
-    """The JSON text of a body for the HTTP interface, and the task id it carries. Raises ValueError.
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body for the HTTP interface as JSON text, with what it carries that makes a repeat safe."""
+
+    text: str
+    task_id: str | None
+    has_key: bool
+    """It has an idempotency key."""
+
+
+def body_of(request: Request, options: Options) -> Body:
+    """The body of a submission. Raises ValueError.
 
     `options` go over those in the request's own reserved key `taskgate`.
     """
@@ -106,8 +132,9 @@ def body_of(request: Request, options: Options) -> tuple[str, str | None]:
             raise ValueError("the request's key `taskgate` is reserved for queue options and must be an object")
         body[OPTIONS_KEY] = {**(own or {}), **given}
     final = body.get(OPTIONS_KEY)
-    task_id = final.get("task_id") if isinstance(final, Mapping) else None
-    return json_text(body), task_id if isinstance(task_id, str) else None
+    final = final if isinstance(final, Mapping) else {}
+    task_id = final.get("task_id")
+    return Body(json_text(body), task_id if isinstance(task_id, str) else None, "idempotency_key" in final)
 
 
 def json_text(value: Any) -> str:
@@ -162,6 +189,8 @@ class Chunk:
     """The place of its first body among all of them."""
     lines: list[str]
     task_ids: list[str | None]
+    keyed: bool = False
+    """Each has an idempotency key."""
 
     @property
     def content(self) -> bytes:
@@ -174,23 +203,28 @@ def many_chunks(requests: Iterable[Request], options: SubmitOptions, most: int) 
         raise ValueError("chunk must be at least 1")
     if options.get("task_id") is not None:
         raise ValueError('many tasks cannot share a task_id: give each its own, {"taskgate": {"task_id": …}}')
+    if options.get("idempotency_key") is not None:
+        raise ValueError(
+            'many tasks cannot share an idempotency_key: give each its own, {"taskgate": {"idempotency_key": …}}'
+        )
     return chunks(requests, Options(**options), most=most, most_bytes=CHUNK_BYTES)
 
 
 def chunks(requests: Iterable[Request], options: Options, *, most: int, most_bytes: int) -> Iterator[Chunk]:
     """Bodies in order, in chunks of at most `most` bodies and about `most_bytes`. Raises ValueError as `/7: …`."""
-    first, size, lines, ids = 0, 0, list[str](), list[str | None]()
+    first, size, lines, ids, keyed = 0, 0, list[str](), list[str | None](), True
     for place, request in enumerate(requests):
         try:
-            line, task_id = body_of(request, options)
+            body = body_of(request, options)
         except ValueError as error:
             raise ValueError(f"item {place}: {error}") from None
-        length = len(line.encode()) + 1
+        length = len(body.text.encode()) + 1
         if lines and (len(lines) >= most or size + length > most_bytes):
-            yield Chunk(first, lines, ids)
-            first, size, lines, ids = place, 0, [], []
-        lines.append(line)
-        ids.append(task_id)
+            yield Chunk(first, lines, ids, keyed)
+            first, size, lines, ids, keyed = place, 0, [], [], True
+        lines.append(body.text)
+        ids.append(body.task_id)
+        keyed = keyed and body.has_key
         size += length
     if lines:
-        yield Chunk(first, lines, ids)
+        yield Chunk(first, lines, ids, keyed)

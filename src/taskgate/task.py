@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 R = TypeVar("R")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+
+MEDIA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+MEDIA_TYPE = re.compile(r"(?=.{3,100}\Z)[a-z0-9][a-z0-9.+-]*/[a-z0-9][a-z0-9.+-]*")
 
 
 class TaskError(Exception):
@@ -105,10 +110,67 @@ class TaskContext(Protocol):
 
     async def report_progress(self, value: Any) -> None: ...
 
-    def run_blocking(self, coroutine: Awaitable[None]) -> None: ...
+    async def open_media(self, name: str, mime: str) -> MediaUpload: ...
+
+    async def intend(self, account: Any, *, retry: bool) -> None: ...
+
+    async def save_operation(self, operation: Any) -> None: ...
+
+    async def withdraw(self) -> None: ...
+
+    def run_blocking(self, coroutine: Awaitable[T]) -> T: ...
 
     @property
     def cancel_reason(self) -> str | None: ...
+
+
+class MediaRef(TypedDict):
+    """What a result says of a stored medium."""
+
+    sha256: str
+    """In hex."""
+    bytes: int
+    mime: str
+    url: str
+    """Its path in the API: /tasks/{task_id}/media/{name}."""
+
+
+class MediaUpload(Protocol):
+    """A medium on its way into the store."""
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def finish(self) -> MediaRef: ...
+
+    async def abort(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """The last paid call that an attempt at this task announced: what there is to resume, or to be careful about."""
+
+    account: Any
+    """Who is charged, as it was given to `intend`."""
+    operation: Any = None
+    """The provider's handle, None when nobody knows what became of the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A named place where calls go. Keys are the worker's own: the table says only where to look for them."""
+
+    name: str
+    api: str
+    """openai, gemini, vertex or interactions; empty for one that was removed while an operation there is open."""
+    base_url: str = ""
+    key_env: str = ""
+    key_file: str = ""
+    models: tuple[str, ...] = ()
+    model: str = ""
+    """For tasks that name none."""
+    project: str = ""
+    location: str = ""
+    credentials_file: str = ""
 
 
 @dataclass(slots=True)
@@ -130,6 +192,10 @@ class Task(Generic[R]):
     checkpoint: Any = None
     """The last value given to `save_checkpoint` by any attempt, None at first."""
     traceparent: str | None = None
+    upstream: Upstream | None = None
+    """Where its calls go; None: the worker's own environment says."""
+    paid: Paid | None = None
+    """What earlier attempts announced with `intend` and did not take back."""
     context: TaskContext | None = field(default=None, repr=False)
 
     async def save_checkpoint(self, value: Any) -> None:
@@ -143,6 +209,31 @@ class Task(Generic[R]):
         if self.context is not None:
             await self.context.report_progress(value)
 
+    async def intend(self, account: Any, *, retry: bool = False) -> None:
+        """Say that a paid call is about to be sent, and at whose cost (any JSON value that holds no secret).
+
+        Should this worker die before `save_operation` or `withdraw`, the task ends with `submit_ambiguous` instead
+        of being paid twice; with `retry` it is tried again. Raises LeaseLost: then do not send.
+        """
+        if self.context is not None:
+            await self.context.intend(account, retry=retry)
+        self.paid = Paid(account)
+
+    async def save_operation(self, operation: Any) -> None:
+        """Save the provider's handle of the call that was accepted, for this attempt and those that follow (`paid`).
+
+        An object with a key `closed` is over: nobody resumes it. Raises LeaseLost; the handle is noted all the same.
+        """
+        if self.context is not None:
+            await self.context.save_operation(operation)
+        self.paid = Paid(self.paid.account if self.paid is not None else None, operation)
+
+    async def withdraw(self) -> None:
+        """The call that `intend` announced surely was not taken: it may be sent again. Raises LeaseLost."""
+        if self.context is not None:
+            await self.context.withdraw()
+        self.paid = None
+
     def save_checkpoint_sync(self, value: Any) -> None:
         """`save_checkpoint` for a handler that is a plain function (it runs in a thread)."""
         if self.context is not None:
@@ -153,6 +244,50 @@ class Task(Generic[R]):
         """`report_progress` for a handler that is a plain function."""
         if self.context is not None:
             self.context.run_blocking(self.context.report_progress(value))
+
+    async def store_media(self, name: str, chunks: bytes | AsyncIterable[bytes], mime: str) -> MediaRef:
+        """Keep an image, a video or the like as long as the task; the answer belongs into the result.
+
+        The bytes are passed on as they come, never held as a whole. `name` is 1 to 100 of A-Z a-z 0-9 . _ -, one a
+        task: the same name again takes the place of the first. `mime` is like video/mp4. Raises ValueError for
+        another name or type, LeaseLost if the task is no longer ours (nothing is kept), Retry with code
+        `media_store`, PermanentError with code `media_too_large`, and whatever `chunks` raises.
+        """
+        upload = await self._open_media(name, mime)
+        try:
+            if isinstance(chunks, bytes | bytearray):
+                await upload.write(chunks)
+            else:
+                async for chunk in chunks:
+                    await upload.write(chunk)
+            return await upload.finish()
+        except BaseException:
+            await upload.abort()
+            raise
+
+    def store_media_sync(self, name: str, chunks: bytes | Iterable[bytes], mime: str) -> MediaRef:
+        """`store_media` for a handler that is a plain function; `chunks` is read in its own thread."""
+        context = self._media_context()
+        upload = context.run_blocking(self._open_media(name, mime))
+        try:
+            for chunk in [chunks] if isinstance(chunks, bytes | bytearray) else chunks:
+                context.run_blocking(upload.write(chunk))
+            return context.run_blocking(upload.finish())
+        except BaseException:
+            context.run_blocking(upload.abort())
+            raise
+
+    async def _open_media(self, name: str, mime: str) -> MediaUpload:
+        if not MEDIA_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a medium: use 1 to 100 of A-Z a-z 0-9 . _ - (no dot first)")
+        if not MEDIA_TYPE.fullmatch(mime):
+            raise ValueError(f"{mime!r} is no media type: it is like video/mp4, in lower case, without parameters")
+        return await self._media_context().open_media(name, mime)
+
+    def _media_context(self) -> TaskContext:
+        if self.context is None:
+            raise RuntimeError("media are stored by a worker; taskgate.testing.run does it in memory")
+        return self.context
 
     @property
     def cancel_reason(self) -> str | None:

@@ -15,13 +15,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote
 
-from taskgate.task import Handler, Handlers, PermanentError, Retry, Snooze, Task, TaskError, Throttled
+from taskgate.task import (
+    Handler,
+    Handlers,
+    MediaRef,
+    Paid,
+    PermanentError,
+    Retry,
+    Snooze,
+    Task,
+    TaskError,
+    Throttled,
+    Upstream,
+)
+
+T = TypeVar("T")
 
 Status = Literal["completed", "retry", "snoozed", "throttled", "failed"]
 
@@ -49,15 +65,50 @@ class Outcome:
     """Every value that was saved, in order."""
     progress: list[Any] = field(default_factory=list)
     """Every value that was reported, in order."""
+    paid: list[tuple[str, Any]] = field(default_factory=list)
+    """What was said of paid calls, in order: `intend` with the account, `operation` with the handle, `withdraw`."""
+    media: dict[str, StoredMedia] = field(default_factory=dict)
+    """What was stored, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMedia:
+    """A medium that the handler stored."""
+
+    content: bytes
+    mime: str
+
+
+class MemoryUpload:
+    """A taskgate.task.MediaUpload into `kept`."""
+
+    def __init__(self, kept: dict[str, StoredMedia], task_id: str, name: str, mime: str) -> None:
+        self._kept, self._task_id, self._name, self._mime = kept, task_id, name, mime
+        self._content = bytearray()
+
+    async def write(self, data: bytes) -> None:
+        self._content += data
+
+    async def finish(self) -> MediaRef:
+        content = bytes(self._content)
+        self._kept[self._name] = StoredMedia(content, self._mime)
+        path = f"/tasks/{quote(self._task_id, safe='')}/media/{self._name}"
+        digest = hashlib.sha256(content).hexdigest()
+        return {"sha256": digest, "bytes": len(content), "mime": self._mime, "url": path}
+
+    async def abort(self) -> None:
+        self._content.clear()
 
 
 class MemoryContext:
     """A TaskContext that keeps everything in lists."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, task_id: str) -> None:
+        self._loop, self._task_id = loop, task_id
+        self.media: dict[str, StoredMedia] = {}
         self.checkpoints: list[Any] = []
         self.progress: list[Any] = []
+        self.paid: list[tuple[str, Any]] = []
         self.reason: str | None = None
 
     async def save_checkpoint(self, value: Any) -> None:
@@ -66,11 +117,23 @@ class MemoryContext:
     async def report_progress(self, value: Any) -> None:
         self.progress.append(through_json(value))
 
-    def run_blocking(self, coroutine: Awaitable[None]) -> None:
-        async def wait() -> None:
-            await coroutine
+    async def open_media(self, name: str, mime: str) -> MemoryUpload:
+        return MemoryUpload(self.media, self._task_id, name, mime)
 
-        asyncio.run_coroutine_threadsafe(wait(), self._loop).result()
+    async def intend(self, account: Any, *, retry: bool) -> None:
+        self.paid.append(("intend", through_json(account)))
+
+    async def save_operation(self, operation: Any) -> None:
+        self.paid.append(("operation", through_json(operation)))
+
+    async def withdraw(self) -> None:
+        self.paid.append(("withdraw", None))
+
+    def run_blocking(self, coroutine: Awaitable[T]) -> T:
+        async def wait() -> T:
+            return await coroutine
+
+        return asyncio.run_coroutine_threadsafe(wait(), self._loop).result()
 
     @property
     def cancel_reason(self) -> str | None:
@@ -88,6 +151,8 @@ async def run(
     task_id: str = "test-task",
     tenant: str = "",
     metadata: dict[str, Any] | None = None,
+    upstream: Upstream | None = None,
+    paid: Paid | None = None,
 ) -> Outcome:
     """Run one attempt. `handler` is a Handler, or a function with or without the `@handler` decorator.
 
@@ -98,7 +163,7 @@ async def run(
     """
     if not isinstance(handler, Handler):
         handler = _as_handler(handler)
-    context = MemoryContext(asyncio.get_running_loop())
+    context = MemoryContext(asyncio.get_running_loop(), task_id)
     seconds = timeout if timeout is not None else handler.timeout or 60.0
     task: Task[Any] = Task(
         id=task_id,
@@ -111,6 +176,8 @@ async def run(
         tenant=tenant,
         metadata=metadata,
         checkpoint=through_json(checkpoint),
+        upstream=upstream,
+        paid=paid,
         context=context,
     )
     try:
@@ -120,7 +187,8 @@ async def run(
         raise
     except Exception as error:
         outcome = _failed(error, last=attempt >= max_attempts)
-    outcome.checkpoints, outcome.progress = context.checkpoints, context.progress
+    outcome.checkpoints, outcome.progress, outcome.media = context.checkpoints, context.progress, context.media
+    outcome.paid = context.paid
     return outcome
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Awaitable, Callable
 
 import asyncpg
 
 from taskgate.logs import get_logger
+from taskgate.media.backend import StoreFailed
 from taskgate.protocol.calls import Calls
 from taskgate.protocol.connect import DATABASE_ERRORS
 
@@ -59,8 +61,11 @@ async def upkeep(
     state: DatabaseState | None = None,
     recover_seconds: float = 10.0,
     purge_seconds: float = 60.0,
+    collect: Callable[[], Awaitable[int]] | None = None,
 ) -> None:
     """Recover about every `recover_seconds` and purge about every `purge_seconds`, until `stop` is set.
+
+    `collect` goes with each purge: it deletes media that no task refers to, and answers how many.
 
     Both are safe beside any number of others that do the same. Never raises for what the database says: the next
     round tries again.
@@ -75,6 +80,8 @@ async def upkeep(
                 log.info("tasks_recovered", count=recovered)
             if time.monotonic() >= purge_at:
                 await _purge(calls, stop)
+                if collect is not None:
+                    await _collect(collect)
                 purge_at = time.monotonic() + purge_seconds * random.uniform(0.5, 1.0)
         except DATABASE_ERRORS as error:
             state.lost(error)
@@ -93,6 +100,16 @@ async def _purge(calls: Calls, stop: asyncio.Event) -> None:
             break
     if purged:
         log.info("tasks_purged", count=purged)
+
+
+async def _collect(collect: Callable[[], Awaitable[int]]) -> None:
+    try:
+        collected = await collect()
+    except StoreFailed as error:
+        log.warning("media_store_failed", error=str(error))
+        return
+    if collected:
+        log.info("media_collected", count=collected)
 
 
 async def _stopped_within(stop: asyncio.Event, seconds: float) -> bool:

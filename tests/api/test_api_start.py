@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+from urllib.parse import urlsplit, urlunsplit
 
+import httpx2
 import psycopg
 import pytest
 
@@ -63,3 +65,12 @@ def test_wrong_settings(setting: str, value: str) -> None:
     assert ended(api) == 2
     event = api.events("settings_wrong")[0]
     assert setting in event.get("setting", "") + event["error"]
+
+
+def test_a_refused_login_is_said_and_tried_again(database: str) -> None:
+    parts = urlsplit(database)
+    wrong = urlunsplit(parts._replace(netloc=f"{parts.username}:wrong@{parts.hostname}:{parts.port}"))
+    with ApiProcess(wrong) as api, httpx2.Client(base_url=api.url, trust_env=False) as client:
+        assert client.get("/readyz").status_code == 503
+        assert client.post("/tasks", json={"prompt": "x"}).json()["code"] == "database_unavailable"
+        assert "password authentication failed" in api.events("database_lost")[0]["error"]

@@ -52,6 +52,10 @@ def test_migrate_and_its_refusals(empty_database: str) -> None:
     assert run(env | {"MAX_CONCURRENT_TASKS": "7"}, "migrate", "--json").json == {"schema_version": 1}
     assert run(env | {"MAX_CONCURRENT_TASKS": "7"}, "migrate").code == 0  # twice is fine
     assert run(env, "limits", "show", "--json").json["limit"] == 7
+    assert "limit 7 → 9, from MAX_CONCURRENT_TASKS" in run(env | {"MAX_CONCURRENT_TASKS": "9"}, "migrate").out
+    run(env, "limits", "set", "7")
+    assert run(env, "migrate", "--json").code == 0
+    assert run(env, "limits", "show", "--json").json["limit"] == 7, "not set: not touched"
     with psycopg.connect(empty_database) as connection:
         connection.execute("UPDATE taskgate.schema_version SET version = 999")
     for arguments in (["migrate"], ["stats"], ["limits", "set", "3"]):
@@ -68,14 +72,48 @@ def test_somebody_elses_table_is_refused(empty_database: str) -> None:
     assert "not a task table" in ran.error["message"]
 
 
+def test_a_limit_of_something_unknown_is_set_with_a_warning(operate: Cli) -> None:
+    for option, name in (("--type", "nope"), ("--upstream", "nope")):
+        ran = operate("limits", "set", "3", option, name, "--json")
+        assert (ran.code, ran.json["limit"]) == (0, 3)
+        assert f"No {option[2:]} {name} is known" in ran.err
+    assert "llm, veo" in operate("limits", "set", "3", "--type", "nope").err
+    assert operate("limits", "set", "3", "--type", "llm").err == ""
+    assert operate("limits", "set", "3", "--each-upstream").err == ""
+    assert operate("limits", "set", "3", "--model", "whatever").err == ""
+
+
+def test_the_url_of_the_database(operate: Cli, database: str) -> None:
+    assert operate("psql", "--print-url").out == f"{database}\n"
+
+
 def test_limits(operate: Cli) -> None:
     assert operate("limits", "set", "3", "--json").json == {"limit": 3, "before": 20}
     assert operate("limits", "set", "0").out == "limit 3 -> 0 (paused)\n"
     shown = operate("limits", "show", "--json").json
     assert (shown["limit"], shown["running"]) == (0, 0)
     assert "0 (paused)" in operate("limits", "show").out
-    ran = operate("limits", "set", "3", "--type", "veo", "--json")
-    assert (ran.code, ran.error["code"]) == (2, "not_built")
+    assert operate("limits", "set", "3", "--type", "veo", "--json").json == {
+        "limit": 3, "before": None, "scope": "type", "name": "veo"
+    }  # fmt: skip
+    assert operate("limits", "set", "5", "--each-tenant").out == "limit of each tenant none -> 5\n"
+    assert operate("limits", "set", "4", "--type", "veo").out == "limit of type veo 3 -> 4\n"
+    groups = operate("limits", "show", "--json").json["groups"]
+    assert [(g["scope"], g["name"], g["max_concurrent"]) for g in groups] == [("type", "veo", 4), ("tenant", "*", 5)]
+    assert "each tenant" in operate("limits", "show").out
+    for arguments in (["--type", "a", "--model", "b"], ["--type", "a", "--each-type"], ["--model", ""]):
+        ran = operate("limits", "set", "3", *arguments, "--json")
+        assert (ran.code, ran.error["code"]) == (2, "usage")
+    assert operate("limits", "rate", "--model", "m", "--requests", "7200", "--burst", "20", "--tokens", "1e6").out == (
+        "rate of model m: 7,200 calls, 1,000,000 tokens\n"
+    )
+    (row,) = [g for g in operate("limits", "show", "--json").json["groups"] if g["scope"] == "model"]
+    assert (row["requests_left"], row["tokens_left"], row["max_concurrent"]) == (20, 1e6, None)
+    assert "7,200 calls, 1,000,000 tokens" in operate("limits", "show").out
+    assert operate("limits", "rate", "--requests", "1", "--json").error["code"] == "usage"
+    assert operate("limits", "unset", "--json").error["code"] == "usage"
+    assert operate("limits", "unset", "--each-tenant", "--json").json["removed"] is True
+    assert operate("limits", "unset", "--each-tenant").out == "each tenant: had none\n"
     assert operate("limits", "show", "--json").json["limit"] == 0
     assert operate("limits", "set", "many").code == 2
     assert "limit    0 (paused)\nrunning  0" in operate("limits").out

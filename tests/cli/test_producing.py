@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from taskgate.cli.tasks import show
+from taskgate.views import TaskView
 from tests.cli.conftest import Cli, run
 from tests.programs import Program, environment, start_api, until
 
@@ -83,7 +85,8 @@ def test_many_and_watch(produce: Cli, worker: Program) -> None:
     assert watched.code == 1
     final = {each["task_id"]: each["status"] for each in map(json.loads, watched.out.splitlines())}
     assert final == dict(zip(task_ids, ["completed", "completed", "failed"], strict=True))
-    assert produce("watch", task_ids[0], "unknown").out.split() == [task_ids[0], "completed", "unknown", "not_found"]
+    lines = produce("watch", task_ids[0], "unknown").out.splitlines()  # whichever answers first
+    assert sorted(lines) == sorted([f"{task_ids[0]} completed", "unknown not_found"])
 
 
 def test_many_is_all_or_nothing_and_names_the_line(produce: Cli) -> None:
@@ -142,10 +145,24 @@ def test_a_running_task_is_told_to_stop(produce: Cli, worker: Program) -> None:
     assert (ran.code, ran.json["status"], ran.json["error"]) == (1, "failed", "cancelled")
 
 
+def test_what_is_shown_of_an_ambiguous_submission(capsys: pytest.CaptureFixture[str]) -> None:
+    attempts = [
+        {"attempt": 1, "outcome": "failed", "error": "submit_ambiguous"},
+        {"attempt": 1, "outcome": "completed"},
+    ]
+    show(TaskView("t", "failed", error="submit_ambiguous", error_code="submit_ambiguous", history=tuple(attempts)))
+    lines = capsys.readouterr().out.splitlines()
+    assert "error     submit_ambiguous" in lines
+    assert any(line.startswith("meaning   A paid call was cut off") and "taskgate retry" in line for line in lines)
+    numbers = [line.split()[:3] for line in lines if line.split()[:1] in (["1"], ["2"])]
+    assert numbers == [["1", "1", "failed"], ["2", "1", "completed"]], "counted on after a retry by hand"
+
+
 def test_an_id_of_the_callers_own(produce: Cli) -> None:
     assert produce("submit", "x", "--task-id", "order-7").out.strip() == "order-7"
     ran = produce("submit", "x", "--task-id", "order-7", "--json")
     assert (ran.code, ran.error["code"]) == (1, "task_exists")
+    assert "--idempotency-key" in ran.error["remedy"]
 
 
 @pytest.mark.parametrize(

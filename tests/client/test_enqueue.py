@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 import taskgate
-from taskgate.errors import TaskExists
+from taskgate.errors import IdempotencyMismatch, TaskExists
 from taskgate.protocol.migrate import migrate
 
 KINDS = [
@@ -190,3 +190,17 @@ async def test_a_pool_is_no_transaction(database: str) -> None:
     async with asyncpg.create_pool(database, min_size=1, max_size=1) as pool:
         with pytest.raises(TypeError, match="one acquired connection"):
             taskgate.enqueue(pool, "llm", {})  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_idempotency_key(kind: str, database: str) -> None:
+    async def put(connection: Any, prompt: str) -> str:
+        answer = taskgate.enqueue(connection, "llm", {"prompt": prompt}, priority=9, idempotency_key="k")
+        return await answer if inspect.isawaitable(answer) else answer
+
+    async with transaction(kind, database) as connection:
+        first = await put(connection, "x")
+    async with transaction(kind, database) as connection:
+        assert await put(connection, "x") == first
+        with pytest.raises(IdempotencyMismatch):
+            await put(connection, "y")

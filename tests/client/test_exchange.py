@@ -12,6 +12,7 @@ from taskgate import flows
 from taskgate.errors import (
     Conflict,
     FieldProblem,
+    IdempotencyMismatch,
     NotAllowed,
     NotFound,
     NotReachable,
@@ -24,7 +25,7 @@ from taskgate.errors import (
     WaitTimeout,
 )
 from taskgate.exchange import TRIES, Answer, Call, Flow, Pause, Reply, Trouble, retry_after
-from taskgate.submission import Chunk
+from taskgate.submission import Body, Chunk
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ def failing(flow: Flow[Any], answers: Sequence[Answer], kind: type[TaskgateError
 
 
 def submission(task_id: str | None = None) -> Flow[Any]:
-    return flows.submit('{"prompt":"p","taskgate":{}}', "llm", task_id)
+    return flows.submit(Body('{"prompt":"p","taskgate":{}}', task_id, has_key=False), "llm")
 
 
 def test_what_was_never_sent_is_sent_again() -> None:
@@ -117,6 +118,17 @@ def test_with_an_id_somebody_elses_task_is_not_taken_for_ours() -> None:
     failing(submission("t"), [RESET, EXISTS, reply(404, {"task_id": "t", "status": "not_found"})], TaskExists)
     failing(submission("t"), [EXISTS], TaskExists)  # the first try: nobody's but another's
     failing(submission("t"), [REFUSED, EXISTS], TaskExists)  # never sent, so not ours either
+
+
+def test_with_an_idempotency_key_a_doubtful_submission_is_repeated() -> None:
+    body = Body('{"prompt":"p","taskgate":{"idempotency_key":"k"}}', None, has_key=True)
+    submitted, calls, _ = drive(flows.submit(body, "llm"), [RESET, reply(504), ACCEPTED])
+    assert submitted.task_id == "t"
+    assert len(calls) == 3
+    chunk = Chunk(0, [body.text], [None], keyed=True)
+    _, calls, _ = drive(flows.submit_chunk(chunk, "llm"), [RESET, reply(202, [{"task_id": "t", "status": "pending"}])])
+    assert len(calls) == 2
+    failing(flows.submit(body, "llm"), [problem(422, "idempotency_mismatch")], IdempotencyMismatch)
 
 
 def test_retry_after_is_obeyed_within_bounds() -> None:
@@ -214,4 +226,4 @@ def test_paths_cannot_be_escaped() -> None:
     with pytest.raises(ValueError, match="task id"):
         drive(flows.get("..", 0, ()), [])
     with pytest.raises(ValueError, match="no task type"):
-        drive(flows.submit("{}", "../x", None), [])
+        drive(flows.submit(Body("{}", None, has_key=False), "../x"), [])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from taskgate.submission import Options, body_of, chunks, json_text, many_chunks
+from taskgate.submission import Body, Options, body_of, chunks, json_text, many_chunks
 
 
 def nested(levels: int) -> Any:
@@ -61,6 +61,8 @@ def test_text_keeps_order_and_characters() -> None:
         {"run_at": datetime(2030, 1, 1)},
         {"run_at": datetime(2030, 1, 1, tzinfo=UTC), "delay_seconds": 1},
         {"metadata": [1]},
+        {"idempotency_key": ""},
+        {"idempotency_key": "x" * 256},
     ],
 )
 def test_options_out_of_range(wrong: dict[str, Any]) -> None:
@@ -70,11 +72,11 @@ def test_options_out_of_range(wrong: dict[str, Any]) -> None:
 
 def test_options_go_over_those_in_the_request() -> None:
     request = {"prompt": "p", "taskgate": {"priority": 1, "task_id": "mine"}}
-    text, task_id = body_of(request, Options(priority=7))
-    assert json.loads(text)["taskgate"] == {"priority": 7, "task_id": "mine"}
-    assert task_id == "mine"
+    body = body_of(request, Options(priority=7, idempotency_key="k"))
+    assert json.loads(body.text)["taskgate"] == {"priority": 7, "task_id": "mine", "idempotency_key": "k"}
+    assert (body.task_id, body.has_key) == ("mine", True)
     assert request["taskgate"] == {"priority": 1, "task_id": "mine"}  # the caller's own is left alone
-    assert body_of("hello", Options()) == ('{"prompt":"hello"}', None)
+    assert body_of("hello", Options()) == Body('{"prompt":"hello"}', None, has_key=False)
 
 
 def test_chunks_by_number_and_by_size() -> None:
@@ -95,3 +97,5 @@ def test_many_name_the_item_and_share_no_id() -> None:
         list(many_chunks(["fine", "b\0d"], {}, 10))
     with pytest.raises(ValueError, match="cannot share a task_id"):
         list(many_chunks(["fine"], {"task_id": "x"}, 10))
+    with pytest.raises(ValueError, match="cannot share an idempotency_key"):
+        list(many_chunks(["fine"], {"idempotency_key": "x"}, 10))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x10\x00\x00\x00\x10\x08\x02\x00\x00\x00" + bytes(range(256))
 
 Send = Callable[[asyncio.StreamWriter], Awaitable[None]]
 

@@ -37,6 +37,8 @@ def test_accepted_unchanged(request_: dict[str, Any]) -> None:
     [
         ({}, (), "give either prompt or messages"),
         ({"prompt": None}, (), "give either prompt or messages"),
+        ({"promt": "x"}, (), "messages; there is only promt; did you mean prompt by promt?"),
+        ({"text": "x", "model": "m"}, (), "messages; there is only text, model"),
         ({"prompt": "a", "messages": HELLO}, ("prompt",), "not both"),
         ({"prompt": ""}, ("prompt",), "at least 1 character"),
         ({"prompt": " \n"}, ("prompt",), "more than blanks"),

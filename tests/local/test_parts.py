@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from taskgate.local import state
 from taskgate.local.account import LocalError
 from taskgate.local.feed import Change, Tracker, count_running, line, summary
 from taskgate.local.folder import FolderLock, end_leftovers
-from taskgate.local.ports import can_bind, free_port
+from taskgate.local.ports import KeptPort, can_bind, free_port
 from taskgate.local.process import ChildProcess
 from taskgate.local.provider import without_proxy_for_loopback
 from taskgate.local.service import Service, notable
@@ -55,6 +56,19 @@ def test_a_running_up_is_found_through_the_pointer(place: Path, tmp_path: Path) 
     assert stat.S_IMODE((data / "state.json").stat().st_mode) == 0o600  # it holds the password
     state.clear(data)
     assert state.find() is None
+
+
+def test_a_port_is_kept_while_it_is_free(tmp_path: Path) -> None:
+    kept = KeptPort(tmp_path / "port")
+    port = kept.free_again()
+    kept.keep(port)
+    assert kept.free_again() == port
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        assert kept.free_again() != port
+    (tmp_path / "port").write_text("99999999\n")
+    assert can_bind("127.0.0.1", kept.free_again())
 
 
 def test_a_state_of_a_process_that_is_gone_is_not_found(place: Path) -> None:

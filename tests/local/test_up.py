@@ -151,7 +151,7 @@ def test_the_first_task_as_a_person_would(server_folder: Path) -> None:
         assert task["result"]["model"] == "smollm2-135m"
         up.says(rf"llm {accepted['task_id']} completed in .* s: .*Paris")
         assert up.state().model_settings["TASKGATE_LLM_MODEL"] == "smollm2-135m"
-        pids = all_pids(up)
+        pids, dsn = all_pids(up), up.state().dsn
         assert len(pids) == 4
 
         refused = RunningUp(data)
@@ -164,7 +164,9 @@ def test_the_first_task_as_a_person_would(server_folder: Path) -> None:
             assert not alive(pid)
         assert state.read(data) is None
 
-    with RunningUp(data).ready() as again:
+    with RunningUp(data, MAX_CONCURRENT_TASKS="8").ready() as again:
+        assert again.state().dsn == dsn, "the port is kept"
+        assert "limit 20 → 8, from MAX_CONCURRENT_TASKS" in again.output
         assert again.call("GET", f"/tasks/{accepted['task_id']}")["status"] == "completed"
         assert "the fake provider" in again.output
         invented = again.finished(again.call("POST", "/tasks", {"prompt": "hello"})["task_id"])
@@ -230,6 +232,16 @@ def test_a_setting_that_is_wrong_is_told(server_folder: Path) -> None:
         assert up.process.wait(60) == 1
     assert "MAX_CONCURRENT_TASKS" in up.output
     assert "Traceback" not in up.output
+
+
+def test_data_that_cannot_be_a_folder(server_folder: Path) -> None:
+    file = server_folder / "file"
+    file.write_text("not a folder")
+    for place in (file, file / "below"):
+        with RunningUp(place) as up:
+            assert up.process.wait(60) == 1
+        (line,) = up.lines
+        assert line.startswith(f"taskgate up: {place} cannot be the folder for the data: Not a directory."), line
 
 
 def test_the_next_port_is_taken_unless_one_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

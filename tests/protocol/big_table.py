@@ -11,6 +11,7 @@ FINISHED = 750_000
 CHURNED = 250_000
 """Rows that went pending → running → completed under the pinned snapshot: two dead versions each."""
 PENDING = 100_000
+FLOW = "flow_id('llm', 4, '', '', '')"
 
 SECONDARY_INDEXES = """
     SELECT indexrelid::regclass::text AS name, pg_get_indexdef(indexrelid) AS definition FROM pg_index
@@ -43,20 +44,50 @@ def fill(connection: psycopg.Connection[dict[str, Any]]) -> None:
     connection.execute("VACUUM ANALYZE tasks")
     connection.execute(
         f"""
-        INSERT INTO tasks (task_id, status, task_type, request, created_at, seq, run_at)
-        SELECT 'churned-' || lpad(i::text, 9, '0'), 'pending', 'llm', '{{}}', now() - interval '1 hour', 2000000 + i,
+        INSERT INTO tasks (task_id, status, task_type, request, created_at, flow, seq, run_at)
+        SELECT 'churned-' || lpad(i::text, 9, '0'), 'pending', 'llm', '{{}}', now() - interval '1 hour',
+               {FLOW}, 2000000 + i,
                CASE WHEN i % 2 = 0 THEN now() - interval '1 hour' END
         FROM generate_series(1, {CHURNED}) i
     """.encode()
     )
     connection.execute(
         f"""
-        INSERT INTO tasks (task_id, status, task_type, request, created_at, seq, run_at)
-        SELECT 'pending-' || lpad(i::text, 9, '0'), 'pending', 'llm', '{{}}', now() - interval '1 minute', 3000000 + i,
+        INSERT INTO tasks (task_id, status, task_type, request, created_at, flow, seq, run_at)
+        SELECT 'pending-' || lpad(i::text, 9, '0'), 'pending', 'llm', '{{}}', now() - interval '1 minute',
+               {FLOW}, 3000000 + i,
                CASE WHEN i % 10 = 0 THEN now() - interval '1 minute' + i * interval '1 microsecond' END
         FROM generate_series(1, {PENDING}) i
     """.encode()
     )
+    connection.execute(f"INSERT INTO flows VALUES ({FLOW}, 'llm', 4, '', '', '', now())".encode())
+    connection.execute(LATER)
+
+
+def fill_groups(connection: psycopg.Connection[dict[str, Any]]) -> None:
+    """Type `grouped`: 50,000 flows of 1,000 tenants, and 200,000 tasks of one model in front of them."""
+    connection.execute(PAST)
+    columns = "task_id, status, task_type, request, tenant, model, priority, seq, flow"
+    connection.execute(
+        f"""
+        INSERT INTO tasks ({columns})
+        SELECT 'full-' || i, 'pending', 'grouped', '{{}}', 't' || i % 1000, 'm0', 9, 4000000 + i,
+               flow_id('grouped', 9, 't' || i % 1000, '', 'm0')
+        FROM generate_series(1, 200000) i
+    """.encode()
+    )
+    connection.execute(
+        f"""
+        INSERT INTO tasks ({columns})
+        SELECT 'grouped-' || i, 'pending', 'grouped', '{{}}', 't' || i % 1000, 'm' || 1 + i / 1000, 4, 4500000 + i,
+               flow_id('grouped', 4, 't' || i % 1000, '', 'm' || 1 + i / 1000)
+        FROM generate_series(0, 48999) i
+    """.encode()
+    )
+    connection.execute("""
+        INSERT INTO flows
+        SELECT DISTINCT flow, task_type, priority, tenant, upstream, model, now() FROM tasks WHERE task_type = 'grouped'
+    """)
     connection.execute(LATER)
 
 

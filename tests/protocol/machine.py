@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,12 +15,12 @@ from tests.protocol.tools import Db
 MAX_ATTEMPTS = 3
 LEASE = 60.0
 CLEAN = """
-    TRUNCATE tasks, claim_ledger CASCADE; UPDATE settings SET max_concurrent = 2;
+    TRUNCATE tasks, claim_ledger, flows, limits CASCADE; UPDATE settings SET max_concurrent = 2, ageing = '0';
     UPDATE server_epoch SET seen_at = '-infinity'
 """
 LOOK = """
-    SELECT task_id, status, priority, attempts, claim_token, settled_token, worker_id, result, error, run_at,
-           started_at, finished_at, expires_at,
+    SELECT task_id, status, task_type, tenant, model, priority, attempts, claim_token, settled_token, worker_id, result,
+           error, run_at, started_at, finished_at, expires_at,
            status = 'running' AND locked_until > clock_timestamp() + interval '1 second' AS alive,
            status = 'running' AND locked_until < clock_timestamp() - interval '2 seconds' AS dead,
            status = 'pending' AND (run_at IS NULL OR run_at < clock_timestamp()) AS ready
@@ -60,14 +61,25 @@ class Machine(RuleBasedStateMachine):
         self.rows: dict[str, Row] = {}
         self.may_end: set[str] = set()  # tasks that this step was allowed to take from their owner
         self.claimed: set[str] = set()
+        self.claimed_by_us: set[str] = set()
+        self.limits: dict[tuple[str, str], int] = {}  # of groups; name * for each
 
     # the steps
 
-    @rule(count=st.integers(1, 3), priority=st.integers(0, 9), delay=st.sampled_from([0, 0, 0, 40]))
-    def enqueue(self, count: int, priority: int, delay: int) -> None:
+    @rule(
+        count=st.integers(1, 3),
+        priority=st.integers(0, 9),
+        delay=st.sampled_from([0, 0, 0, 40]),
+        tenant=st.sampled_from(["", "a", "b"]),
+        model=st.sampled_from(["", "x", "y"]),
+    )
+    def enqueue(self, count: int, priority: int, delay: int, tenant: str, model: str) -> None:
         ids = [self._new_id() for _ in range(count)]
-        options = f'{{"priority": {priority}' + (f', "delay_seconds": {delay}}}' if delay else "}")
-        assert self.db.enqueue(*ids, options=options) == ["done"] * count
+        options: dict[str, object] = {"priority": priority, "tenant": tenant}
+        if delay:
+            options["delay_seconds"] = delay
+        request = json.dumps({"model": model} if model else {})
+        assert self.db.enqueue(*ids, request=request, options=json.dumps(options)) == ["done"] * count
         assert self.db.enqueue(ids[0]) == ["exists"]
         self.ids.update(ids)
 
@@ -91,6 +103,7 @@ class Machine(RuleBasedStateMachine):
             assert row["token"] > self.highest, "tokens rise"
             assert not self.before[row["task_id"]]["alive"], "nobody's live task is taken"
             self._claimed(row["task_id"], row["token"])
+            self.claimed_by_us.add(row["task_id"])
         self.highest = max([self.highest, *(r["token"] for r in fresh)])
         if not lost:
             self.believed[worker] += answer.pairs
@@ -98,13 +111,13 @@ class Machine(RuleBasedStateMachine):
         after = self._look()
         running = sum(r["status"] == "running" for r in after.values())
         free = min(slots - len(again), self.limit - sum(r["status"] == "running" for r in after.values()) + len(fresh))
-        waiting = [r for r in after.values() if r["ready"]]
+        waiting = [r for r in after.values() if r["ready"] and self._has_room(r)]
         if fresh:
             lowest = min(self.before[r["task_id"]]["priority"] for r in fresh)
             assert all(r["priority"] <= lowest for r in waiting), "priorities first"
         if answer.outcome == "full":
             assert slots == 0 or running >= self.limit
-        elif answer.outcome in ("empty", "unsure"):
+        elif answer.outcome in ("empty", "unsure", "limited"):
             assert not waiting, "nothing is hidden"
         elif len(fresh) < free:
             assert not waiting, "as many as there is room for"
@@ -217,6 +230,18 @@ class Machine(RuleBasedStateMachine):
         self.db.set_limit(limit)
         self.limit = limit
 
+    @rule(
+        group=st.sampled_from([("tenant", "a"), ("tenant", "*"), ("model", "x"), ("model", "*"), ("type", "llm")]),
+        limit=st.sampled_from([None, None, 0, 1, 2]),
+    )
+    def set_group_limit(self, group: tuple[str, str], limit: int | None) -> None:
+        if limit is None:
+            self.db.run("SELECT remove_limit(%s, %s)", *group)
+            self.limits.pop(group, None)
+        else:
+            self.db.run("SELECT set_limit(%s, %s, %s)", *group, limit)
+            self.limits[group] = limit
+
     @rule(seconds=st.sampled_from([1, 30, 70, 70, 500]))
     def time_passes(self, seconds: int) -> None:
         self.db.age(seconds)
@@ -253,6 +278,10 @@ class Machine(RuleBasedStateMachine):
         running = {i for i, r in rows.items() if r["status"] == "running"}
         was_running = sum(r["status"] == "running" for r in before.values())
         assert len(running) <= max(self.limit, was_running), "the limit"
+        for scope, name in self._groups(rows):
+            if any(rows[i]["status"] == "running" and self._in(rows[i], scope, name) for i in self.claimed_by_us):
+                assert self._room(rows, scope, name) >= 0, (scope, name, "the limit of a group")
+        self.claimed_by_us.clear()
         assert self.db.value(LEDGER) == 0, "the ledger knows every running token"
         tokens = [rows[i]["claim_token"] for i in running]
         assert len(set(tokens)) == len(tokens)
@@ -281,6 +310,21 @@ class Machine(RuleBasedStateMachine):
             if task_id in self.cancelled and final:
                 assert row["error"] == "cancelled"
         self.may_end, self.claimed = set(), set()
+
+    def _in(self, row: Row, scope: str, name: str) -> bool:
+        return bool(row["task_type" if scope == "type" else scope] == name)
+
+    def _groups(self, rows: dict[str, Row]) -> set[tuple[str, str]]:
+        scopes = (("type", "task_type"), ("tenant", "tenant"), ("model", "model"))
+        return {(scope, row[column]) for row in rows.values() for scope, column in scopes if row[column]}
+
+    def _room(self, rows: dict[str, Row], scope: str, name: str) -> int:
+        limit = self.limits.get((scope, name), self.limits.get((scope, "*"), 1000))
+        return limit - len([r for r in rows.values() if r["status"] == "running" and self._in(r, scope, name)])
+
+    def _has_room(self, row: Row) -> bool:
+        names = {"type": row["task_type"], "tenant": row["tenant"], "model": row["model"]}
+        return all(self._room(self.before, scope, name) > 0 for scope, name in names.items() if name)
 
     def _new_id(self) -> str:
         self.made += 1

@@ -71,6 +71,30 @@ def test_twice_changes_nothing(empty_database: str) -> None:
         assert db.value("SELECT max_concurrent FROM settings") == 9
 
 
+def test_what_is_not_set_is_left_alone(empty_database: str) -> None:
+    said: list[str] = []
+
+    def run(**configured: float) -> list[str]:
+        said.clear()
+        migrate(empty_database, configured=configured, say=said.append)
+        return [line for line in said if "→" in line]
+
+    assert run() == []
+    with Db(empty_database) as db:
+        assert db.value("SELECT max_concurrent FROM settings") == 20, "the default"
+        assert run(max_concurrent=8, max_attempts=5) == [
+            "limit 20 → 8, from MAX_CONCURRENT_TASKS",
+            "attempts a task 3 → 5, from TASKGATE_MAX_ATTEMPTS",
+        ]
+        db.set_limit(200)
+        assert run() == []
+        assert run(max_attempts=5) == []
+        assert run(max_concurrent=8) == [], "migrate has seen that before"
+        assert db.value("SELECT max_concurrent FROM settings") == 200
+        assert run(max_concurrent=9) == ["limit 200 → 9, from MAX_CONCURRENT_TASKS"]
+        assert db.value("SELECT max_attempts FROM settings") == 5
+
+
 def test_several_at_once(empty_database: str) -> None:
     calls = [Background(lambda: migrate(empty_database, configured={"max_concurrent": 5})) for _ in range(4)]
     assert [call.result(120) for call in calls] == [SCHEMA_VERSION] * 4

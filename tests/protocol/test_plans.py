@@ -105,7 +105,7 @@ def test_every_call_is_bounded(guard: Guard, statistics: str) -> None:
     guard.call(100, KEY, "SELECT cancel(%s)", ids[10])
     waiting = f"pending-{90_000 + (statistics == 'fresh'):09}"
     assert guard.call(100, KEY, "SELECT cancel(%s)", waiting) == [("cancelled",)]
-    assert guard.call(100, KEY, "SELECT retry(%s)", waiting) == [("done",)]
+    assert guard.call(300, KEY, "SELECT retry(%s)", waiting) == [("done",)]
     guard.call(300, KEY, "SELECT * FROM claimed_bodies(%s, %s)", ids, tokens)
 
     db.age(120, *ids[12:])
@@ -126,7 +126,7 @@ def test_every_call_is_bounded(guard: Guard, statistics: str) -> None:
     guard.call(4000, KEY | {"idx_tasks_expires_at"}, "SELECT purge(60)")
 
     enqueue = "SELECT enqueue(ARRAY['new-1', NULL], ARRAY['llm', 'llm'], ARRAY['{}', '{}'])"
-    guard.call(300, KEY, enqueue)
+    guard.call(500, KEY, enqueue)
 
 
 @pytest.mark.parametrize("statistics", ["stale", "fresh"])
@@ -168,3 +168,32 @@ def test_the_guard_sees_a_bad_plan(guard: Guard) -> None:
             LIVE,
             "SELECT count(*) FROM tasks WHERE status = 'running' AND request IS NOT NULL AND locked_until < now()",
         )
+
+
+def test_an_idempotency_key_is_looked_up(guard: Guard) -> None:
+    once = "SELECT task_id, outcome FROM enqueue_once(%s, 'f', NULL, 'llm', '{}')"
+    (first,) = guard.call(3000, KEY, once, "k")
+    (again,) = guard.call(1000, KEY, once, "k")
+    assert tuple(again) == (first[0], "replayed")
+
+
+def test_a_large_directory_with_a_full_group_in_front(guard: Guard) -> None:
+    """1,000 tenants × 50 models; the first of these, of the highest priority, is full, with a long line a tenant."""
+    db = guard.db
+    db.run("SELECT set_limit('model', 'm0', 1), set_limit('tenant', '*', 5)")
+    big_table.fill_groups(db.connection)
+    plans.run(guard.explaining, "SELECT claim('warm', 1, '{}', '1 minute', '{grouped}')")
+    held: list[int] = []
+    for slots in (1, 1, 20, 1, 20):
+        db.no_sweep()
+        rows = guard.call(
+            guard.running(1500 + 60 * slots) + guard.running(0),  # what runs is looked up twice, for the groups
+            LIVE,
+            "SELECT task_id, token FROM claim('many', %s, %s, '1 minute', '{grouped}')",
+            slots,
+            held,
+        )
+        assert len(rows) == slots
+        held += [token for _, token in rows]
+    assert db.value("SELECT count(*) FROM tasks WHERE status = 'running' AND model = 'm0'") == 1
+    db.run("SELECT remove_limit('model', 'm0'), remove_limit('tenant', '*')")

@@ -118,5 +118,5 @@ def test_purge_goes_in_batches_and_waits_for_nobody(db: Db) -> None:
 
 
 def test_the_ledger_stays_small(db: Db) -> None:
-    db.run("SELECT count(write_ledger(last_ledger(), '{}')) FROM generate_series(1, 5500)")
+    db.run("SELECT count(write_ledger(last_ledger(), '{}', 0)) FROM generate_series(1, 5500)")
     assert db.value("SELECT count(*) FROM claim_ledger") <= 3100

@@ -205,6 +205,7 @@ class Db:
             list(ids) or None,
             list(ids) or None,
         )
+        self.run(f"UPDATE cooldowns SET until = until - {step}")
         self.run(f"UPDATE server_epoch SET seen_at = seen_at - {step}")
         self.run(
             f"UPDATE claim_ledger SET swept_at = swept_at - {step}, due_marks ="

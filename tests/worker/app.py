@@ -7,6 +7,7 @@ import json
 import math
 import os
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,37 @@ def checkpoint_sync(task: Task[Any]) -> Any:
         task.save_checkpoint_sync([1, 2])
         raise Retry("once more", after=0)
     return task.checkpoint
+
+
+def _wait_for(file: Path) -> None:
+    while not file.exists():
+        time.sleep(0.02)
+
+
+@handlers.handler("media")
+async def media(task: Task[Any]) -> Any:
+    """Stores `pieces` times `size` bytes; with `stop` it ends in between, with `file` it waits for that one."""
+    request = task.request
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for n in range(request["pieces"]):
+            if n == request.get("stop"):
+                raise PermanentError("the source broke off")
+            yield bytes([n % 256]) * request["size"]
+        if "file" in request:
+            await task.report_progress("waiting")
+            await asyncio.to_thread(_wait_for, Path(request["file"]))
+
+    return await task.store_media("video", pieces(), "video/mp4")
+
+
+@handlers.handler("media-sync")
+def media_sync(task: Task[Any]) -> Any:
+    pieces = (bytes([n % 256]) * task.request["size"] for n in range(task.request["pieces"]))
+    return [
+        task.store_media_sync("video", pieces, "video/mp4"),
+        task.store_media_sync("note", b"a text", "text/plain"),
+    ]
 
 
 @handlers.handler("do")

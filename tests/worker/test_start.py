@@ -7,6 +7,8 @@ import urllib.request
 from collections.abc import Callable
 from urllib.parse import urlsplit, urlunsplit
 
+import pytest
+
 from taskgate.local.ports import free_port
 from tests.fault.silent_proxy import SilentProxy
 from tests.processes import Table, WorkerProcess
@@ -50,7 +52,7 @@ async def test_wrong_arguments_and_settings(database: str, start_worker: Callabl
             "what works: --app tests.worker.app:handlers (a registry)\n",
             start_worker("noop", app="tests.worker.app:nothing"),
         ),
-        ("--types nosuch: no handler", start_worker("nosuch")),
+        ("--types nosuch: no handler for it; there are llm, veo, ", start_worker("nosuch")),
         ("TASKGATE_SLOTS", start_worker("noop", TASKGATE_SLOTS="none")),
     ]:
         assert await worker.ended() == 2
@@ -71,6 +73,23 @@ async def test_it_waits_for_a_database_that_is_not_there_yet(
         await table.final([task_id])
         await worker.event("worker_started")
         assert len(worker.events("database_lost")) == 1, "said once"
+
+
+@pytest.mark.parametrize("part", ["password", "database"])
+async def test_a_refused_login_is_said_and_tried_again(
+    table: Table, start_worker: Callable[..., WorkerProcess], part: str
+) -> None:
+    parts = urlsplit(table.dsn)
+    wrong = {
+        "password": parts._replace(netloc=f"{parts.username}:wrong@{parts.hostname}:{parts.port}"),
+        "database": parts._replace(path="/nowhere"),
+    }
+    worker = start_worker("noop", dsn=urlunsplit(wrong[part]))
+    said = await worker.event("database_lost")
+    assert {"password": "password authentication failed", "database": 'database "nowhere" does not exist'}[
+        part
+    ] in said["error"]
+    assert worker.process.poll() is None, "it keeps trying"
 
 
 async def test_health_and_metrics(table: Table, start_worker: Callable[..., WorkerProcess]) -> None:

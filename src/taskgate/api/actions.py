@@ -196,8 +196,3 @@ async def _not_built(what: str) -> Response:
 @router.get("/tasks/{task_id}/events", include_in_schema=False)
 async def events(_caller: TheCaller, task_id: str) -> Response:
     return await _not_built("Events")
-
-
-@router.get("/tasks/{task_id}/media/{name}", include_in_schema=False)
-async def media(_caller: TheCaller, task_id: str, name: str) -> Response:
-    return await _not_built("Media")

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from taskgate import __version__
-from taskgate.api import actions, docs, health, info
+from taskgate.api import actions, docs, health, info, media
 from taskgate.api.context import Context, make_context
 from taskgate.api.http import Disconnected, respond
 from taskgate.api.problems import Problem, pointer
@@ -121,7 +121,7 @@ def create_app(settings: Settings) -> Application:
         },
     )
     app.state.settings = settings
-    for module in (actions, info, health, docs):
+    for module in (actions, media, info, health, docs):
         app.include_router(module.router)
     return app
 
@@ -133,7 +133,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     context.pool = await context.pool
     loop = asyncio.get_running_loop()
     context.background = [
-        loop.create_task(upkeep(context.calls, context.stop, state=context.state)),
+        loop.create_task(upkeep(context.calls, context.stop, state=context.state, collect=context.collect_media)),
         loop.create_task(watch_schema(context)),
     ]
     context.waiter.start()

@@ -15,8 +15,12 @@ from taskgate.api.lookup import Lookup
 from taskgate.api.metrics import Metrics
 from taskgate.api.types import TaskTypes
 from taskgate.api.waiter import Waiter
+from taskgate.media.backend import Backend, open_backend
+from taskgate.media.collect import collect_media
+from taskgate.media.place import Place, parse_place
 from taskgate.protocol.calls import Calls
 from taskgate.protocol.connect import Database, connect, pool
+from taskgate.protocol.media import MediaCalls
 from taskgate.settings import Settings
 from taskgate.threads import DaemonThreads
 from taskgate.upkeep import DatabaseState
@@ -50,6 +54,9 @@ class Context:
     action_lanes: asyncio.Semaphore
     threads: DaemonThreads
     stop: asyncio.Event
+    media: MediaCalls
+    media_place: Place
+    media_backend: Backend | None
     schema_trouble: str | None = None
     """Why the schema is out of this program's range, None while it is not."""
     background: list[asyncio.Task[Any]] = field(default_factory=list)
@@ -61,6 +68,10 @@ class Context:
         if error is not None:
             raise error
         return cast(T, value)
+
+    async def collect_media(self) -> int:
+        """Deletes media that no task refers to any more; how many."""
+        return await collect_media(self.media, self.media_place.name, self.media_backend)
 
     @property
     def accepted(self) -> int:
@@ -83,6 +94,7 @@ def make_context(settings: Settings) -> Context:
     listen = None if database.pooler else (lambda: connect(database, "taskgate api (listen)"))
     coalescer = Coalescer(calls.enqueue, state, observe=metrics.batch)
     waiter = Waiter(lookup, calls, state, listen, calls.done_channel)
+    place = parse_place(settings.media_store)
     metrics.watch(lambda: waiter.waiting, lambda: coalescer.queued)
     return Context(
         settings=settings,
@@ -94,10 +106,13 @@ def make_context(settings: Settings) -> Context:
         coalescer=coalescer,
         lookup=lookup,
         waiter=waiter,
-        types=TaskTypes(calls),
+        types=TaskTypes(calls, settings),
         metrics=metrics,
         bulk_lanes=asyncio.Semaphore(BULK_LANES),
         action_lanes=asyncio.Semaphore(ACTION_LANES),
         threads=DaemonThreads(PARSE_THREADS),
         stop=asyncio.Event(),
+        media=MediaCalls(connections, database.schema),
+        media_place=place,
+        media_backend=open_backend(place),
     )

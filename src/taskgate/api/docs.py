@@ -14,7 +14,7 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse
 
 from taskgate.api.dependencies import TheContext, get_reader, json_response
 from taskgate.api.describe import answers, components, problems, ref
-from taskgate.api.options import RESERVED
+from taskgate.api.options import MAX_KEY_LENGTH, RESERVED
 from taskgate.api.options import SCHEMA as OPTIONS
 from taskgate.api.types import TaskType
 from taskgate.protocol.connect import DATABASE_ERRORS
@@ -30,6 +30,22 @@ _WAIT = {
     "required": False,
     "description": "Hold the answer for so many seconds, or until the task is final.",
     "schema": {"type": "integer", "minimum": 0, "maximum": 55},
+}
+
+
+_IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "The same key and body again answer with the same tasks, as long as the first one is kept; the same "
+    "key with another body: 422 `idempotency_mismatch`. A key is its tenant's own.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY_LENGTH, "pattern": "^[!-~]+$"},
+}
+_REPLAYED = {
+    "Idempotent-Replayed": {
+        "schema": {"const": "true"},
+        "description": "Only there when a key stood for tasks that were there before",
+    }
 }
 
 
@@ -105,7 +121,7 @@ def _submit(task_type: TaskType, operation: str) -> dict[str, Any]:
         "summary": f"Submit {task_type.name} tasks",
         "description": f"{task_type.description} One object, an array, or one object a line (all or nothing). "
         "202 means: committed to disk.".strip(),
-        "parameters": [_WAIT],
+        "parameters": [_WAIT, _IDEMPOTENCY_KEY],
         "requestBody": {
             "required": True,
             "content": {
@@ -121,7 +137,10 @@ def _submit(task_type: TaskType, operation: str) -> dict[str, Any]:
                 202: answers(
                     {"oneOf": [ref("Submitted"), {"type": "array", "items": ref("Submitted")}]},
                     "Accepted",
-                    headers={"Location": {"schema": {"type": "string"}, "description": "Where the task is (of one)"}},
+                    headers={
+                        "Location": {"schema": {"type": "string"}, "description": "Where the task is (of one)"},
+                        **_REPLAYED,
+                    },
                 ),
                 **problems(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
             }

@@ -6,7 +6,17 @@ from fastapi import APIRouter, Response
 
 from taskgate.api.dependencies import KNOWN_PARAMETERS, TheAdmin, TheCaller, TheContext, ask, json_response
 from taskgate.api.describe import answers, ref, responses
-from taskgate.api.views import Limits, Stats, TypeCount, TypeList, TypeView, WorkerList, WorkerView
+from taskgate.api.views import (
+    Cooldown,
+    GroupLimit,
+    Limits,
+    Stats,
+    TypeCount,
+    TypeList,
+    TypeView,
+    WorkerList,
+    WorkerView,
+)
 
 router = APIRouter(dependencies=[KNOWN_PARAMETERS])
 
@@ -17,9 +27,11 @@ router = APIRouter(dependencies=[KNOWN_PARAMETERS])
     response_class=Response,
     responses=responses({200: answers(ref("Limits"), "The limits")}),
 )
-async def limits(context: TheContext, _caller: TheCaller) -> Response:
+async def limits(context: TheContext, caller: TheCaller) -> Response:
     row = await ask(context, context.calls.settings())
     stats = await ask(context, context.calls.stats())
+    groups = await ask(context, context.calls.limits())
+    cooling = await ask(context, context.calls.cooldowns())
     return json_response(
         Limits(
             max_concurrent=row["max_concurrent"],
@@ -27,6 +39,13 @@ async def limits(context: TheContext, _caller: TheCaller) -> Response:
             max_attempts=row["max_attempts"],
             max_throttle_seconds=row["max_throttle_seconds"],
             result_ttl_seconds=row["result_ttl_seconds"],
+            ageing_seconds=row["ageing_seconds"],
+            groups=[
+                GroupLimit(**{name: each[name] for name in GroupLimit.__struct_fields__})
+                for each in groups
+                if caller.admin or each["scope"] != "tenant" or each["name"] == caller.tenant
+            ],
+            cooldowns=[Cooldown(**{name: each[name] for name in Cooldown.__struct_fields__}) for each in cooling],
         )
     )
 

@@ -14,20 +14,23 @@ import msgspec
 from taskgate.api.problems import Problem, escape
 
 RESERVED = "taskgate"
-NOT_BUILT = frozenset({"idempotency_key", "callback_url"})
+NOT_BUILT = frozenset({"callback_url"})
 MAX_DELAY_SECONDS = 10 * 365 * 86400
 MAX_METADATA_BYTES = 16 * 1024
+MAX_KEY_LENGTH = 255
 
 _TASK_ID = re.compile(r"(?=.{1,200}\Z)\.*[A-Za-z0-9_:-][A-Za-z0-9_.:-]*")
 _RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_UPSTREAM = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 
 
 @dataclass(slots=True)
 class Options:
-    """Checked options: the id that the caller brought, and what goes to the database."""
+    """Checked options: the id and the idempotency key that the caller brought, and what goes to the database."""
 
     task_id: str | None
+    idempotency_key: str | None
     values: dict[str, Any]
 
 
@@ -63,8 +66,18 @@ def _task_id(value: Any) -> str | None:
     return None if known else "must be 1 to 200 characters of A-Z a-z 0-9 _ . : -, not dots alone"
 
 
+def _key(value: Any) -> str | None:
+    known = isinstance(value, str) and 0 < len(value) <= MAX_KEY_LENGTH and value.isprintable()
+    return None if known else f"must be 1 to {MAX_KEY_LENGTH} printable characters"
+
+
 def _metadata(value: Any) -> str | None:
     return None if isinstance(value, dict) else "must be an object"
+
+
+def _upstream(value: Any) -> str | None:
+    known = isinstance(value, str) and _UPSTREAM.fullmatch(value) is not None
+    return None if known else "must be the name of an upstream: 1 to 100 of a-z 0-9 _ . -"
 
 
 CHECKS: dict[str, Callable[[Any], str | None]] = {
@@ -76,6 +89,8 @@ CHECKS: dict[str, Callable[[Any], str | None]] = {
     "timeout_seconds": _number(0, 30 * 86400, above=True),
     "max_attempts": _integer(1, 1000),
     "metadata": _metadata,
+    "upstream": _upstream,
+    "idempotency_key": _key,
 }
 
 SCHEMA: dict[str, Any] = {
@@ -105,6 +120,17 @@ SCHEMA: dict[str, Any] = {
         },
         "max_attempts": {"type": "integer", "minimum": 1, "maximum": 1000},
         "metadata": {"type": "object", "description": "Yours: stored and shown, not read."},
+        "upstream": {
+            "type": "string",
+            "pattern": "^[a-z0-9][a-z0-9_.-]{0,99}$",
+            "description": "Where its call goes; else the model says.",
+        },
+        "idempotency_key": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": MAX_KEY_LENGTH,
+            "description": "The same key and submission answer with the same task; another submission: 422.",
+        },
     },
     "additionalProperties": False,
 }
@@ -139,7 +165,7 @@ def parse_options(given: Any, text: msgspec.Raw) -> Options:
         ]
     if errors:
         raise _refused("invalid_option", errors)
-    return Options(values.pop("task_id", None), values)
+    return Options(values.pop("task_id", None), values.pop("idempotency_key", None), values)
 
 
 def _exact(metadata: msgspec.Raw) -> tuple[msgspec.Raw, str | None]:

@@ -13,6 +13,7 @@ from taskgate.api.context import Context
 from taskgate.api.options import RESERVED, parse_options
 from taskgate.api.problems import Problem, invalid, unavailable
 from taskgate.api.types import TaskType
+from taskgate.api.upstreams import Routing
 from taskgate.protocol.calls import NewTask
 
 ROW_ERRORS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
@@ -24,12 +25,14 @@ IN_A_THREAD = 256 * 1024
 _encode = msgspec.json.Encoder().encode
 
 
-def new_task(task_type: TaskType, body: Body, fixed: dict[str, str]) -> tuple[NewTask, bool]:
-    """The row of a request, and whether the caller brought its id. Raises Problem."""
-    request, text, own_id, values = body.value, body.text, None, fixed
+def new_task(
+    task_type: TaskType, body: Body, fixed: dict[str, str], routing: Routing
+) -> tuple[NewTask, bool, str | None]:
+    """The row of a request, whether the caller brought its id, and its idempotency key. Raises Problem."""
+    request, text, own_id, key, values = body.value, body.text, None, None, fixed
     if RESERVED in request:
         options = parse_options(request.pop(RESERVED), raw_member(text, RESERVED))
-        own_id = options.task_id
+        own_id, key = options.task_id, options.idempotency_key
         values = {**options.values, **fixed}
         text = without_key(text, RESERVED)
     errors = task_type.check(request)
@@ -37,6 +40,7 @@ def new_task(task_type: TaskType, body: Body, fixed: dict[str, str]) -> tuple[Ne
         place, why = errors[0]
         detail = f"The request does not fit {task_type.name}: {f'{place} ' if place else ''}{why}"
         raise Problem(422, "invalid_request", detail, errors=errors)
+    routing.check(task_type.name, request, values.get("upstream"))
     return (
         NewTask(
             own_id or str(uuid_utils.uuid7()),
@@ -46,6 +50,7 @@ def new_task(task_type: TaskType, body: Body, fixed: dict[str, str]) -> tuple[Ne
             _encode(values).decode() if values else None,
         ),
         own_id is not None,
+        key,
     )
 
 

@@ -13,10 +13,13 @@ from taskgate.api.bulk import submit_many
 from taskgate.api.coalescer import NotNow, NotWritten, Overloaded, Uncertain
 from taskgate.api.context import Context
 from taskgate.api.http import JSON_HEADER, invalid_parameter, query, read_body, respond, scope_headers, wait_seconds
+from taskgate.api.idempotency import REPLAYED, header_key, one_key, write_once
 from taskgate.api.options import RESERVED
-from taskgate.api.problems import Problem, database_unavailable, invalid, unavailable
+from taskgate.api.problems import Problem, database_unavailable, unavailable
 from taskgate.api.read import held, respond_task, while_connected
 from taskgate.api.rows import IN_A_THREAD, ROW_ERRORS, exists, given_up, new_task, refused
+from taskgate.api.types import TaskType
+from taskgate.api.upstreams import UnknownUpstream
 from taskgate.api.waiter import FINAL
 from taskgate.protocol.calls import NewTask
 from taskgate.protocol.connect import DATABASE_ERRORS
@@ -38,6 +41,7 @@ async def submit(context: Context, scope: Scope, receive: Receive, send: Send, t
     task_type = context.types.cached(type_name) or await context.types.get(type_name)
     if context.schema_trouble is not None:
         raise unavailable("schema_mismatch", context.schema_trouble)
+    await context.types.routing.prepare()
     raw = await read_body(receive, headers, context.settings.max_body_bytes)
     fixed = _fixed(caller, headers)
     many = media_type in NDJSON
@@ -47,15 +51,21 @@ async def submit(context: Context, scope: Scope, receive: Receive, send: Send, t
     if many or first == b"[":
         if "wait" in parameters:
             raise invalid_parameter("wait", "one can wait for a single task only; wait for each with GET")
-        body = await submit_many(context, task_type, raw, fixed, lines=many)
-        await respond(send, context.accepted, body)
+        whole = header_key(scope, headers)
+        body, repeated = await submit_many(context, caller.tenant, task_type, raw, fixed, lines=many, key=whole)
+        await respond(send, context.accepted, body, [JSON_HEADER, *([REPLAYED] if repeated else [])])
         return context.accepted
-    if len(raw) < IN_A_THREAD:
-        task, own_id = new_task(task_type, parse_object(raw), fixed)
+    try:
+        task, own_id, key = await _new_task(context, task_type, raw, fixed)
+    except UnknownUpstream:
+        await context.types.routing.refresh()
+        task, own_id, key = await _new_task(context, task_type, raw, fixed)
+    key = one_key(header_key(scope, headers), key)
+    if key is None:
+        await _write(context, task, own_id)
+        task_id, replayed = task.task_id, ""
     else:
-        task, own_id = await context.beside(lambda body: new_task(task_type, parse_object(body), fixed), raw)
-    await _write(context, task, own_id)
-    task_id = task.task_id
+        task_id, replayed = await write_once(context, caller.tenant, task, own_id, key)
     if seconds:
         try:
             row = await while_connected(receive, held(context, caller, task_id, seconds, is_there=True))
@@ -63,18 +73,23 @@ async def submit(context: Context, scope: Scope, receive: Receive, send: Send, t
             row = None  # the task is committed all the same
         if row is not None and row["status"] in FINAL:
             return await respond_task(context, caller, send, task_id, row)
-    accepted = b'{"task_id":"%b","status":"pending"}\n' % task_id.encode()
-    await respond(send, context.accepted, accepted, (JSON_HEADER, (b"location", b"/tasks/" + task_id.encode())))
+    accepted = b'{"task_id":"%b","status":"%b"}\n' % (task_id.encode(), replayed.encode() or b"pending")
+    headers_out = [JSON_HEADER, (b"location", b"/tasks/" + task_id.encode()), *([REPLAYED] if replayed else [])]
+    await respond(send, context.accepted, accepted, headers_out)
     return context.accepted
+
+
+async def _new_task(
+    context: Context, task_type: TaskType, raw: bytes, fixed: dict[str, str]
+) -> tuple[NewTask, bool, str | None]:
+    def build(body: bytes) -> tuple[NewTask, bool, str | None]:
+        return new_task(task_type, parse_object(body), fixed, context.types.routing)
+
+    return build(raw) if len(raw) < IN_A_THREAD else await context.beside(build, raw)
 
 
 def check_headers(headers: dict[bytes, bytes]) -> bytes:
     """The media type, empty if none was given. Raises Problem for what would have to be ignored."""
-    if b"idempotency-key" in headers:
-        raise invalid(
-            "option_not_built",
-            "Idempotency-Key is not built yet: leave it out, or bring your own taskgate.task_id (409 if it is taken)",
-        )
     if headers.get(b"content-encoding", b"identity") != b"identity":
         raise Problem(415, "unsupported_media_type", "A compressed body is not taken: leave Content-Encoding out.")
     given = headers.get(b"content-type", b"")

@@ -12,15 +12,33 @@ from typing import Any
 import asyncpg
 
 from taskgate.api.problems import Problem, database_unavailable, pointer
-from taskgate.api.veo_schema import VEO_REQUEST
+from taskgate.api.upstreams import Routing
+from taskgate.handlers.video.request import VEO_REQUEST
 from taskgate.logs import get_logger
 from taskgate.protocol.calls import Calls
 from taskgate.protocol.connect import DATABASE_ERRORS
+from taskgate.settings import Settings
 
 log = get_logger("api")
 
 FRESH_SECONDS = 5.0
 MAX_ERRORS = 20
+
+MISPLACED = frozenset(
+    {
+        "priority",
+        "delay_seconds",
+        "run_at",
+        "start_within_seconds",
+        "timeout_seconds",
+        "max_attempts",
+        "idempotency_key",
+        "callback_url",
+    }
+)
+"""Queue options that `llm` and `veo` refuse beside the prompt, where they would go to the provider. (Not metadata,
+which is a parameter of Chat Completions.)"""
+_NOT_COMMON = MISPLACED | {"messages", "images", "n", "stream"}
 
 Errors = list[tuple[str, str]]
 Check = Callable[[dict[str, Any]], Errors]
@@ -40,14 +58,25 @@ class TaskType:
 def llm_errors(request: dict[str, Any]) -> Errors:
     """The common shape is told apart at once; anything else goes through the whole model."""
     prompt = request.get("prompt")
-    if type(prompt) is str and prompt.strip() and not request.keys() & {"messages", "images", "n", "stream"}:
+    if type(prompt) is str and prompt.strip() and not request.keys() & _NOT_COMMON:
         for name in ("model", "system"):
             value = request.get(name)
             if value is not None and (type(value) is not str or not value):
                 break
         else:
             return []
-    return _llm_model_errors(request)
+    return misplaced(request) or _llm_model_errors(request)
+
+
+def misplaced(request: dict[str, Any]) -> Errors:
+    """Queue options at the top level of a body."""
+    found = [name for name in request if name in MISPLACED]
+    return [(pointer((name,)), f'belongs in "taskgate": {{"{name}": …}}') for name in found]
+
+
+def veo_check() -> Check:
+    by_schema = schema_check(VEO_REQUEST, "veo")
+    return lambda request: misplaced(request) or by_schema(request)
 
 
 def _llm_model_errors(request: dict[str, Any]) -> Errors:
@@ -96,15 +125,16 @@ def _built_in() -> dict[str, TaskType]:
 
     return {
         "llm": TaskType("llm", "A chat completion.", json_schema(), llm_errors),
-        "veo": TaskType("veo", "A video.", VEO_REQUEST, schema_check(VEO_REQUEST, "veo")),
+        "veo": TaskType("veo", "A video.", VEO_REQUEST, veo_check()),
     }
 
 
 class TaskTypes:
     """Read from the database now and then, and at once for a name that is not known yet."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, settings: Settings) -> None:
         self._calls = calls
+        self.routing = Routing(calls, settings)
         self._built_in = _built_in()
         self._known = dict(self._built_in)
         self._texts: dict[str, tuple[str | None, str]] = {}

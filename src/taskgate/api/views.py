@@ -47,6 +47,18 @@ class AttemptView(msgspec.Struct, kw_only=True):
     error_code: str | None
     error_info: Raw | None
     progress: Raw | None
+    seconds: float | None
+    """How long it ran."""
+    upstream: str
+    model: str
+    usage: Raw | None
+    """Tokens, or seconds of video, as the provider counted them."""
+    answer: Raw | None
+    """What the provider answered beside the text."""
+    submitted_at: datetime | None
+    """When a paid call was about to be sent."""
+    operation: Raw | None
+    """The provider's operation."""
 
 
 class ListedTask(msgspec.Struct, kw_only=True):
@@ -92,14 +104,41 @@ class Verdict(msgspec.Struct):
     outcome: str
 
 
+class GroupLimit(msgspec.Struct):
+    """The limit of one type, model, upstream or tenant; name `*`: of each one that has none of its own."""
+
+    scope: str
+    name: str
+    max_concurrent: int | None
+    running: int
+    requests_per_minute: float | None
+    requests_burst: float | None
+    requests_left: float | None
+    tokens_per_minute: float | None
+    tokens_burst: float | None
+    tokens_left: float | None
+
+
+class Cooldown(msgspec.Struct):
+    """Nothing of this type, or through this upstream, starts for so many seconds."""
+
+    scope: str
+    name: str
+    seconds: float
+    reason: str | None
+
+
 class Limits(msgspec.Struct):
-    """What holds for the whole fleet; durations are seconds."""
+    """What holds for the whole fleet; durations are seconds. Other tenants' limits are shown to admins only."""
 
     max_concurrent: int
     running: int
     max_attempts: int
     max_throttle_seconds: float
     result_ttl_seconds: float
+    ageing_seconds: float
+    groups: list[GroupLimit]
+    cooldowns: list[Cooldown]
 
 
 class TypeCount(msgspec.Struct):
@@ -202,6 +241,13 @@ def _attempt(row: Any) -> AttemptView:
         error_code=row["error_code"],
         error_info=_raw(row["error_info"]),
         progress=_raw(row["progress"]),
+        seconds=row["seconds"],
+        upstream=row["upstream"],
+        model=row["model"],
+        usage=_raw(row["usage"]),
+        answer=_raw(row["answer"]),
+        submitted_at=row["submit_intent_at"],
+        operation=_raw(row["operation"]),
     )
 
 

@@ -36,6 +36,8 @@ class Facts:
 
     fleet: Any
     stats: Any
+    groups: list[Any]
+    cooldowns: list[Any]
     by_type: list[Any]
     workers: list[Any]
     overdue: Any
@@ -52,6 +54,7 @@ class Facts:
 def check_facts(facts: Facts, settings: Settings) -> Iterator[Check]:
     """Every check on a database that is reachable and has the right schema."""
     yield _limit(facts)
+    yield from _groups(facts)
     yield from _workers(facts)
     yield from _unserved(facts)
     yield _pending(facts)
@@ -69,6 +72,23 @@ def _limit(facts: Facts) -> Check:
     if running > limit:
         return Check("limit", "ok", f"{running} running, the limit was lowered to {limit}: those finish first")
     return Check("limit", "ok", f"{running} running of {limit}")
+
+
+def _groups(facts: Facts) -> Iterator[Check]:
+    """What keeps tasks of a group from starting though the fleet has room."""
+    for row in facts.cooldowns:
+        why = row["reason"] or "throttled"
+        text = f"{row['scope']} {row['name']} starts nothing for {duration(row['seconds'])}: {why}"
+        yield Check("cool-down", "warn", text, "Its provider said so; lower its rate: `taskgate limits rate`.")
+    for row in facts.groups:
+        of = f"each {row['scope']}" if row["name"] == "*" else f"{row['scope']} {row['name']}"
+        unset = f"taskgate limits unset --{'each-' if row['name'] == '*' else ''}{row['scope']}" + (
+            "" if row["name"] == "*" else f" {row['name']}"
+        )
+        if row["max_concurrent"] == 0:
+            yield Check("limit", "warn", f"{of} is paused", unset)
+        elif row["max_concurrent"] is not None and row["running"] >= row["max_concurrent"]:
+            yield Check("limit", "ok", f"{of} is at its limit of {row['max_concurrent']}")
 
 
 def _workers(facts: Facts) -> Iterator[Check]:

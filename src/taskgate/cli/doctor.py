@@ -65,6 +65,8 @@ async def _gather(calls: Calls) -> Facts:
     return Facts(
         fleet=await calls.settings(),
         stats=await calls.stats(),
+        groups=await calls.limits(),
+        cooldowns=await calls.cooldowns(),
         by_type=await calls.stats_by_type(),
         workers=await calls.workers(),
         overdue=await calls.overdue(),

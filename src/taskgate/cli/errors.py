@@ -81,7 +81,12 @@ def _of_client(error: Any) -> CliError:
         remedy = (
             f"Look before you submit again: taskgate get {error.task_id}"
             if error.task_id
-            else "Give --task-id, so that a submission can be repeated safely."
+            else "Give --idempotency-key, so that a submission can be repeated safely."
+        )
+    elif error.code == "task_exists":
+        remedy = (
+            "To repeat a submission safely use --idempotency-key: it answers with the task that is there. "
+            "An id of your own, --task-id, is for one submission only."
         )
     elif isinstance(error, NotAllowed):
         remedy = "Set TASKGATE_API_KEY to a key of this service."

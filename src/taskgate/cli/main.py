@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from taskgate.cli import doctor, operate, psql, services, submit, tasks, watch
+from taskgate.cli import doctor, limits, operate, psql, services, submit, tasks, upstreams, watch
 from taskgate.cli.errors import explain, report, wants_json
 
 RUN, PRODUCE, OPERATE = "Run", "Tasks (TASKGATE_URL)", "Operate (DATABASE_URL)"
@@ -55,7 +55,8 @@ app.command("list", rich_help_panel=PRODUCE)(tasks.list_tasks)
 app.command(rich_help_panel=PRODUCE)(watch.watch)
 app.command(rich_help_panel=PRODUCE)(tasks.cancel)
 app.command(rich_help_panel=PRODUCE)(tasks.retry)
-app.add_typer(operate.limits, name="limits", rich_help_panel=OPERATE)
+app.add_typer(limits.limits, name="limits", rich_help_panel=OPERATE)
+app.add_typer(upstreams.app, name="upstreams", rich_help_panel=OPERATE)
 app.command(rich_help_panel=OPERATE)(operate.types)
 app.command(rich_help_panel=OPERATE)(operate.stats)
 app.command(rich_help_panel=OPERATE)(operate.purge)

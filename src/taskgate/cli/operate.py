@@ -1,4 +1,4 @@
-"""limits, types, stats, purge: what operators read and change, over SQL."""
+"""types, stats, purge: what operators read and change, over SQL."""
 
 from __future__ import annotations
 
@@ -7,62 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taskgate.cli.errors import USAGE, CliError
-from taskgate.cli.output import duration, emit, local_time, print_json, print_table
+from taskgate.cli.output import duration, emit, print_json, print_table
 from taskgate.cli.places import with_calls
 from taskgate.cli.tasks import JsonOption
 
 if TYPE_CHECKING:
     from taskgate.protocol.calls import Calls
-
-limits = typer.Typer(help="Show or set how many tasks run at once in the whole fleet.")
-
-
-@limits.callback(invoke_without_command=True)
-def limits_alone(context: typer.Context, as_json: JsonOption = False) -> None:
-    """Show or set how many tasks run at once in the whole fleet. Alone: show."""
-    if context.invoked_subcommand is None:
-        limits_show(as_json)
-    elif as_json:
-        raise CliError(f"put --json behind `{context.invoked_subcommand}`", code="usage", exit_code=USAGE)
-
-
-@limits.command("show")
-def limits_show(as_json: JsonOption = False) -> None:
-    """Show the limit and what runs now."""
-
-    async def work(calls: Calls) -> tuple[Any, Any]:
-        return await calls.settings(), await calls.stats()
-
-    fleet, stats = with_calls(work)
-    limit, running = fleet["max_concurrent"], stats["running"]
-    value = {"limit": limit, "running": running, "updated_at": fleet["updated_at"]}
-    paused = " (paused)" if limit == 0 else ""
-    emit(as_json, value, f"limit    {limit}{paused}\nrunning  {running}\nset at   {local_time(fleet['updated_at'])}")
-
-
-@limits.command("set")
-def limits_set(
-    limit: Annotated[int, typer.Argument(min=0, max=1_000_000, help="Tasks at once; 0 pauses.")],
-    task_type: Annotated[str | None, typer.Option("--type", help="For one task type.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Set the limit of the whole fleet, at once. Running calls finish."""
-    if task_type is not None:
-        raise CliError(
-            "limits for one task type are not built yet",
-            code="not_built",
-            exit_code=USAGE,
-            remedy=f"`taskgate limits set {limit}` sets the limit of all types together.",
-        )
-
-    async def work(calls: Calls) -> int:
-        before = int((await calls.settings())["max_concurrent"])
-        await calls.set_limit(limit)
-        return before
-
-    before = with_calls(work)
-    emit(as_json, {"limit": limit, "before": before}, f"limit {before} -> {limit}{' (paused)' if limit == 0 else ''}")
 
 
 def types(as_json: JsonOption = False) -> None:

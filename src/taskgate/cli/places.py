@@ -136,7 +136,7 @@ def with_calls(work: Callable[[Calls], Awaitable[T]], *, check_schema: bool = Tr
         return asyncio.run(main())
     except SchemaMismatch as error:
         raise CliError(str(error), code="schema_mismatch", exit_code=SCHEMA) from None
-    except (*DATABASE_ERRORS, asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
+    except DATABASE_ERRORS as error:
         raise unreachable(database, error) from None
     except asyncpg.InsufficientPrivilegeError as error:
         raise CliError(

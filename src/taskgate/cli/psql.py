@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -13,13 +14,19 @@ from taskgate.cli.errors import CliError
 from taskgate.cli.places import database_place, load_settings
 
 
-def psql(context: typer.Context) -> None:
+def psql(
+    context: typer.Context,
+    print_url: Annotated[bool, typer.Option("--print-url", help="Only print the URL, with its password.")] = False,
+) -> None:
     """Open psql on the database of the tasks; further arguments go to psql: taskgate psql -c "SELECT …"."""
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
     from taskgate.protocol.version import function_schema
 
     database = database_place(load_settings())
+    if print_url:
+        typer.echo(database.url)
+        return
     program = _program()
     parts = conninfo_to_dict(database.url)
     environment = {**os.environ, "PGAPPNAME": "taskgate psql"}

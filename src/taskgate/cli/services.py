@@ -13,6 +13,7 @@ import typer
 from taskgate.cli.errors import FAILED, SCHEMA, UNREACHABLE, CliError
 from taskgate.cli.output import emit
 from taskgate.cli.places import database_place, join_running_up, load_settings
+from taskgate.cli.upstreams import upstreams_of
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -97,8 +98,11 @@ def migrate(
     join_running_up(quiet=quiet or as_json)
     settings = load_settings()
     database = database_place(settings)
+    upstreams = upstreams_of(settings.upstreams_file) if settings.upstreams_file else None
     try:
-        version = run_migrate(database.url, schema=database.schema, configured=settings.fleet_values(), say=say)
+        version = run_migrate(
+            database.url, schema=database.schema, configured=settings.fleet_values(), upstreams=upstreams, say=say
+        )
     except MigrationError as error:
         text = str(error)
         exit_code = UNREACHABLE if text.startswith("cannot reach") else SCHEMA if "schema version" in text else FAILED

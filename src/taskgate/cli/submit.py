@@ -34,7 +34,10 @@ def submit(
     system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
     model: Annotated[str | None, typer.Option(help="The model.")] = None,
     image: Annotated[list[str] | None, typer.Option(help="URL of an image; repeatable.")] = None,
-    task_id: Annotated[str | None, typer.Option(help="An id of your own: makes repeating safe.")] = None,
+    task_id: Annotated[str | None, typer.Option(help="An id of your own; taken: an error, nothing is written.")] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="The same key and submission: the same task, not another one.")
+    ] = None,
     priority: Annotated[int | None, typer.Option(min=0, max=9, help="9 goes first; default 4.")] = None,
     delay: Annotated[float | None, typer.Option(help="Seconds before it may start.")] = None,
     run_at: Annotated[
@@ -49,6 +52,7 @@ def submit(
     ] = None,
     attempt_timeout: Annotated[float | None, typer.Option(help="Seconds one attempt may take.")] = None,
     max_attempts: Annotated[int | None, typer.Option(min=1, max=1000, help="Attempts.")] = None,
+    upstream: Annotated[str | None, typer.Option(help="The upstream it goes to; else the model says.")] = None,
     metadata: Annotated[str | None, typer.Option(help="A JSON object of yours, kept with the task.")] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until it is final; exit 1 if it failed.")] = False,
     within: Annotated[float | None, typer.Option(min=0, help="Wait so many seconds at most (implies --wait).")] = None,
@@ -64,12 +68,14 @@ def submit(
     try:
         options = Options(
             task_id=task_id,
+            idempotency_key=idempotency_key,
             priority=priority,
             delay_seconds=delay,
             run_at=None if run_at is None else run_at.astimezone(),
             start_within_seconds=start_within,
             timeout_seconds=attempt_timeout,
             max_attempts=max_attempts,
+            upstream=upstream,
             metadata=None if metadata is None else _json(metadata, "--metadata"),
         )
         if many is not None:

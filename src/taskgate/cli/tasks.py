@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import mimetypes
+import sys
+from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from taskgate.cli.errors import FAILED, OK, USAGE, CliError
-from taskgate.cli.output import clean, console, local_time, print_json, print_json_line, print_table
+from taskgate.cli.output import clean, console, emit, local_time, print_json, print_json_line, print_table
 from taskgate.cli.places import client
 
 if TYPE_CHECKING:
@@ -26,21 +30,50 @@ def get(
     within: Annotated[float | None, typer.Option(min=0, help="Wait so many seconds at most (implies --wait).")] = None,
     history: Annotated[bool, typer.Option("--history", help="Show every attempt.")] = False,
     request: Annotated[bool, typer.Option("--request", help="Show the request.")] = False,
+    media: Annotated[str | None, typer.Option("--media", "-m", help="Save this image or video of it.")] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", help="The file for --media; -: stdout.")] = None,
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a task. Exit code 1 when it failed, or is not final in the time it was waited for."""
+    if output is not None and media is None:
+        raise CliError("--output goes with --media NAME", code="usage", exit_code=USAGE)
     include = [name for name, wanted in (("request", request), ("history", history)) if wanted]
     with client(url) as api:
         if wait or within is not None:
             view = finish(api, task_id, within, include)
         else:
             view = api.get(task_id, include=include)
+        if media is not None:
+            save_media(api, task_id, media, output, as_json)
+            return
     if as_json:
         print_json(dict(view.raw))
     else:
         show(view)
     raise typer.Exit(FAILED if view.status == "failed" else OK)
+
+
+def save_media(api: Client, task_id: str, name: str, output: str | None, as_json: bool) -> None:
+    """One medium into a file, by default one of its name in this folder that is not there yet."""
+    try:
+        with api.media(task_id, name) as found:
+            if output == "-":
+                for piece in found:
+                    sys.stdout.buffer.write(piece)
+                return
+            path = Path(output or (name if "." in name else name + (mimetypes.guess_extension(found.mime) or "")))
+            if output is None and path.exists():
+                raise CliError(f"{path} exists", code="file_exists", remedy="Say where to with --output FILE.")
+            found.save(path)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise CliError(f"cannot write {output or name}: {error.strerror or error}", code="cannot_write") from None
+    except ValueError as error:
+        raise CliError(str(error), code="usage", exit_code=USAGE) from None
+    value = {"file": str(path), "bytes": found.size, "mime": found.mime, "sha256": found.sha256}
+    emit(as_json, value, clean(f"{path}  {found.mime}, {found.size} bytes"))
 
 
 def list_tasks(
@@ -97,7 +130,10 @@ def retry(
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put failed tasks back into the queue, with all their attempts."""
+    """Put failed tasks back into the queue, with all their attempts: they are counted from 1 again.
+
+    The history (`get --history`) goes on: its first column counts every attempt there was.
+    """
     _each(task_ids, url, as_json, lambda api, task_id: api.retry(task_id).status)
 
 
@@ -138,6 +174,13 @@ def finish(api: Client, task_id: str, within: float | None, include: list[str] |
         ) from None
 
 
+MEANINGS = {
+    "submit_ambiguous": "A paid call was cut off while it was sent, and nobody knows whether the provider took it and "
+    "charges for it. Look into the provider's account; `taskgate retry` sends it anew."
+}
+"""What to make of errors whose stable word says little."""
+
+
 def show(view: TaskView) -> None:
     """A task for people."""
     attempts = f"{view.attempts} of {view.max_attempts}" if view.max_attempts else str(view.attempts)
@@ -151,7 +194,8 @@ def show(view: TaskView) -> None:
         ("started", local_time(view.started_at)),
         ("finished", local_time(view.finished_at)),
         ("took", _took(view)),
-        ("error", f"{view.error} ({view.error_code})" if view.error and view.error_code else view.error),
+        ("error", f"{view.error} ({view.error_code})" if view.error_code not in (None, view.error) else view.error),
+        ("meaning", MEANINGS.get(view.error or "")),
         ("progress", _compact(view.progress)),
         ("metadata", _compact(view.metadata)),
     ]
@@ -168,20 +212,33 @@ def show(view: TaskView) -> None:
     if view.history:
         print("\nhistory")
         print_table(
-            ("attempt", "outcome", "started", "finished", "worker", "error"),
-            [
-                [
-                    each.get("attempt"),
-                    each.get("outcome") or "",
-                    _shown_time(each.get("started_at")),
-                    _shown_time(each.get("finished_at")),
-                    each.get("worker_id"),
-                    each.get("error"),
-                ]
-                for each in view.history
-            ],
-            right=("attempt",),
+            ("no", "attempt", "outcome", "started", "took", "worker", "model", "usage", "operation", "error"),
+            [[number, *_attempt(each)] for number, each in enumerate(view.history, 1)],
+            right=("no", "attempt", "took"),
         )
+
+
+def _attempt(each: Mapping[str, Any]) -> list[Any]:
+    seconds, operation = each.get("seconds"), each.get("operation")
+    model = each.get("model") or ""
+    return [
+        each.get("attempt"),
+        each.get("outcome") or "",
+        _shown_time(each.get("started_at")),
+        f"{seconds:.2f} s" if isinstance(seconds, int | float) else "",
+        each.get("worker_id"),
+        f"{model} at {each['upstream']}" if each.get("upstream") else model,
+        _usage(each.get("usage")),
+        operation.get("name") if isinstance(operation, dict) else None,
+        each.get("error"),
+    ]
+
+
+def _usage(usage: Any) -> str:
+    """The plain numbers of a usage: `prompt_tokens 12, completion_tokens 7`."""
+    if not isinstance(usage, dict):
+        return ""
+    return ", ".join(f"{name} {value}" for name, value in usage.items() if isinstance(value, int | float))
 
 
 def _print_page(items: tuple[TaskView, ...]) -> None:

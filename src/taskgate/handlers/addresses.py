@@ -1,6 +1,6 @@
 """Which hosts a download may reach: public ones, and those that the settings allow.
 
-Test vectors for every worker: conformance/workers/media_addresses.json. Sources: the IANA special-purpose address
+Test vectors for every worker: conformance/media/vectors.json. Sources: the IANA special-purpose address
 registries for IPv4 and IPv6; cloud metadata services.
 """
 

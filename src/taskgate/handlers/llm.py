@@ -15,9 +15,11 @@ from taskgate.handlers.images import inline_images
 from taskgate.handlers.llm_request import LlmRequest, to_chat
 from taskgate.handlers.media import Downloader
 from taskgate.handlers.outcomes import Answer, Failure, Rules, judge, judge_failure
+from taskgate.handlers.paid import UNKNOWN_STATUSES, ambiguous
 from taskgate.handlers.redact import redact
+from taskgate.handlers.upstream_keys import Endpoint, key_digest, key_of
 from taskgate.settings import Settings
-from taskgate.task import Handler, PermanentError, Task, TaskError
+from taskgate.task import Handler, PermanentError, Task, TaskError, Upstream
 
 if TYPE_CHECKING:
     import openai
@@ -44,32 +46,91 @@ class ChatProvider:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._images = Downloader(settings.media_allow, max_bytes=settings.media_max_bytes)
-        secrets = tuple(filter(None, [settings.openai_api_key]))
-        self._rules = Rules(settings.max_throttle_seconds, secrets, settings.llm_raw_response)
+        _ = self._images("")  # a TASKGATE_MEDIA_ALLOW that cannot be read is said at the start
         # a result above max_result_bytes is refused anyway; around it, the raw answer holds it once more
         self._max_bytes = 2 * settings.max_result_bytes + 1024**2
-        self._client: openai.AsyncOpenAI | None = None
+        self._clients: dict[Endpoint, openai.AsyncOpenAI] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _images(self, base_url: str) -> Downloader:
+        settings = self._settings
+        return Downloader(
+            settings.media_allow,
+            max_bytes=settings.media_max_bytes,
+            max_pixels=settings.media_max_pixels,
+            own=(base_url,),
+        )
 
     async def run(self, task: Task[dict[str, Any]]) -> dict[str, Any]:
         """The result of a checked request. Raises what steers the task: Retry, Throttled or PermanentError."""
         request = task.request
-        client = self._connect()
-        model = request.get("model") or self._settings.llm_model
+        endpoint = self._endpoint(task.upstream)
+        client = self._connect(endpoint)
+        model = request.get("model") or (task.upstream.model if task.upstream else "") or self._settings.llm_model
         if not model:
             raise PermanentError(
                 "no model is named: put model into the task, or set TASKGATE_LLM_MODEL for the worker",
                 code="no_model",
             )
+        model = self._settings.model_aliases.get(model, model)
         messages, parameters = to_chat(request)
         if self._settings.images == "inline":
-            messages = await inline_images(messages, self._images, 4 * self._settings.media_max_bytes)
-        answer = await self._call(client, model, messages, parameters, task.timeout)
-        outcome = judge(answer, self._rules)
+            images = self._images(endpoint.url)
+            messages = await inline_images(messages, images, 4 * self._settings.media_max_bytes)
+        rules = Rules(
+            self._settings.max_throttle_seconds,
+            tuple(filter(None, [endpoint.key])),
+            self._settings.llm_raw_response,
+        )
+        if self._settings.llm_ambiguous == "fail":
+            return await self._once(task, endpoint, rules, client, model, messages, parameters)
+        answer = await self._call(client, model, messages, parameters, task.timeout, rules)
+        outcome = judge(answer, rules)
         if isinstance(outcome, TaskError):
             raise outcome
         return outcome
+
+    async def _once(
+        self,
+        task: Task[dict[str, Any]],
+        endpoint: Endpoint,
+        rules: Rules,
+        client: openai.AsyncOpenAI,
+        model: str,
+        messages: list[Any],
+        parameters: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """A chat that is never paid twice: announced before it is sent, and not repeated when its fate is unknown."""
+        account = {
+            "upstream": task.upstream.name if task.upstream else "",
+            "api": "openai",
+            "endpoint": endpoint.url,
+            "project": "",
+            "location": "",
+            "key": key_digest(endpoint.key),
+        }
+        if task.paid is not None and task.paid.operation is None:
+            raise ambiguous("an earlier attempt was stopped in the send", task.paid.account, retry=False)
+        await task.intend(account)
+        try:
+            answer = await self._call(client, model, messages, parameters, task.timeout, rules)
+        except TaskError as error:
+            delivery = error.info.get("delivery") if isinstance(error.info, dict) else None
+            if delivery == "unknown":
+                raise ambiguous(str(error), account, retry=False) from error
+            if error.code != "answer_too_large":  # that one was paid
+                await task.withdraw()
+            raise
+        outcome = judge(answer, rules)
+        if not isinstance(outcome, TaskError):
+            return outcome
+        taken = 200 <= answer.status < 300
+        if taken and isinstance(outcome, PermanentError):
+            raise outcome
+        if taken or answer.status in UNKNOWN_STATUSES:
+            raise ambiguous(str(outcome), account, retry=False)
+        await task.withdraw()
+        raise outcome
 
     async def _call(
         self,
@@ -78,6 +139,7 @@ class ChatProvider:
         messages: list[Any],
         parameters: Mapping[str, Any],
         timeout: float,
+        rules: Rules,
     ) -> Answer:
         import httpx2
         import openai
@@ -95,7 +157,7 @@ class ChatProvider:
             return Answer(error.status_code, _lower(error.response.headers), error.response.text)
         except (openai.APIConnectionError, httpx2.RequestError) as error:
             cause = error.__cause__ if isinstance(error, openai.APIConnectionError) else error
-            raise self._failure(cause or error, timeout) from error
+            raise self._failure(cause or error, timeout, rules) from error
         except (ValueError, RecursionError) as error:
             # not a word of the provider: JSON cannot hold the request (NaN, a lone surrogate, too deep)
             raise PermanentError(f"the request cannot be sent as JSON: {error}", code="invalid_request") from error
@@ -112,7 +174,7 @@ class ChatProvider:
                 )
         return content.decode("utf-8", "replace")
 
-    def _failure(self, cause: BaseException, timeout: float) -> TaskError:
+    def _failure(self, cause: BaseException, timeout: float, rules: Rules) -> TaskError:
         import httpx2
 
         kind: Failure = "disconnect"
@@ -121,33 +183,46 @@ class ChatProvider:
         elif isinstance(cause, httpx2.TimeoutException):
             kind = "timeout"
         elif isinstance(cause, httpx2.UnsupportedProtocol | httpx2.LocalProtocolError):
-            words = redact(str(cause), self._rules.secrets)
+            words = redact(str(cause), rules.secrets)
             return _not_configured(f"the provider cannot be called: {words}; check OPENAI_BASE_URL and OPENAI_API_KEY")
-        words = redact(str(cause), self._rules.secrets) or type(cause).__name__
+        words = redact(str(cause), rules.secrets) or type(cause).__name__
         return judge_failure(kind, words, sent_for=timeout)
 
-    def _connect(self) -> openai.AsyncOpenAI:
-        """The client of this event loop. Raises PermanentError when there is no provider to call."""
+    def _endpoint(self, upstream: Upstream | None) -> Endpoint:
+        """Raises PermanentError when there is no provider to call."""
+        if upstream is None:
+            key, url = self._settings.openai_api_key, self._settings.openai_base_url
+            if not key and not url:
+                raise _not_configured(
+                    "no chat provider is configured: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server of your own"
+                )
+            return Endpoint(url or DEFAULT_BASE_URL, key, "OPENAI_BASE_URL", "OPENAI_API_KEY")
+        if upstream.api != "openai":
+            raise _not_configured(f"the upstream {upstream.name!r} speaks {upstream.api}, which answers no chats")
+        whose = f"of upstream {upstream.name!r}"
+        return Endpoint(
+            upstream.base_url or DEFAULT_BASE_URL, key_of(upstream), f"base_url {whose}", f"the key {whose}"
+        )
+
+    def _connect(self, endpoint: Endpoint) -> openai.AsyncOpenAI:
+        """The client of this event loop. Raises PermanentError for an endpoint that cannot be called."""
         loop = asyncio.get_running_loop()
-        if self._client is not None and self._loop is loop:
-            return self._client
-        key, base_url = self._settings.openai_api_key, self._settings.openai_base_url
-        if not key and not base_url:
-            raise _not_configured(
-                "no chat provider is configured: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server of your own"
-            )
-        base_url = base_url or DEFAULT_BASE_URL
+        if self._loop is not loop:
+            self._clients, self._loop = {}, loop
+        if endpoint in self._clients:
+            return self._clients[endpoint]
+        key, base_url = endpoint.key, endpoint.url
         host = _host(base_url)
         if host is None:
-            raise _not_configured(f"OPENAI_BASE_URL must begin with http:// or https://, not {base_url[:100]!r}")
+            raise _not_configured(f"{endpoint.url_name} must begin with http:// or https://, not {base_url[:100]!r}")
         if not key.isascii() or not key.isprintable():
-            raise _not_configured("OPENAI_API_KEY holds characters that no HTTP header can carry")
+            raise _not_configured(f"{endpoint.key_name} holds characters that no HTTP header can carry")
 
         import httpx2
         import openai
 
         try:
-            self._client = openai.AsyncOpenAI(
+            client = openai.AsyncOpenAI(
                 api_key=key or NO_KEY,
                 base_url=base_url,
                 max_retries=0,
@@ -158,9 +233,9 @@ class ChatProvider:
                 ),
             )
         except (httpx2.InvalidURL, ValueError) as error:
-            raise _not_configured(f"OPENAI_BASE_URL or a proxy setting cannot be used: {error}") from error
-        self._loop = loop
-        return self._client
+            raise _not_configured(f"{endpoint.url_name} or a proxy setting cannot be used: {error}") from error
+        self._clients[endpoint] = client
+        return client
 
 
 def _not_configured(words: str) -> PermanentError:

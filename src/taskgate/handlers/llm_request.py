@@ -7,6 +7,7 @@ Chat Completions parameter and reaches the provider unchanged, in the caller's o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -92,7 +93,7 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
 
     prompt, messages = request.get("prompt"), request.get("messages")
     if prompt is None and messages is None:
-        wrong(None, "missing", "give either prompt or messages")
+        wrong(None, "missing", f"give either prompt or messages{_given(request)}")
     if prompt is not None and messages is not None:
         wrong("prompt", "conflict", "give either prompt or messages, not both")
     if messages is not None:
@@ -108,6 +109,17 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
     if problems:
         raise ValidationError.from_exception_data("LlmRequest", problems, hide_input=True)
     return request
+
+
+def _given(request: Mapping[str, Any]) -> str:
+    """Which keys were there instead, and what they may have been meant as."""
+    keys = [key for key, value in request.items() if value is not None]
+    if not keys:
+        return ""
+    named = ", ".join(key[:50] for key in keys[:10]) + (", …" if len(keys) > 10 else "")
+    meant = [(key, word) for key in keys[:10] for word in get_close_matches(key[:50], ("prompt", "messages"), 1, 0.75)]
+    hint = f"; did you mean {meant[0][1]} by {meant[0][0][:50]}?" if meant else ""
+    return f"; there is only {named}{hint}"
 
 
 def _detail(error: Any) -> InitErrorDetails:

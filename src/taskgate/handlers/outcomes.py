@@ -77,7 +77,7 @@ def judge(answer: Answer, rules: Rules) -> dict[str, Any] | TaskError:
 def judge_failure(failure: Failure, words: str, *, sent_for: float | None = None) -> TaskError:
     """The error for a call that had no answer: `connect` and `disconnect` say where, `timeout` how long."""
     provider = {"status": None, "request_id": None, "message": words, "type": failure, "code": None}
-    info = {"provider": provider}
+    info = {"provider": provider, "delivery": "none" if failure == "connect" else "unknown"}
     if failure == "timeout":
         waited = f" in {sent_for:g} s" if sent_for else ""
         return Retry(f"the provider did not answer{waited}: {words}", code="provider_timeout", info=info)
@@ -173,6 +173,11 @@ def _problem(body: Any, text: str, rules: Rules) -> _Problem:
         redact("" if code is None or isinstance(code, bool) else str(code), rules.secrets, 100),
         details if isinstance(details, list) else [],
     )
+
+
+def retry_after(answer: Answer, most: float) -> float | None:
+    """The seconds that an answer asks to wait, by its headers, from 0 to `most`; None if they do not say."""
+    return _wait(answer, _Problem("", "", "", []), most)
 
 
 def _wait(answer: Answer, problem: _Problem, most: float) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import pwd
@@ -68,6 +69,18 @@ def server_account(data: Path) -> Account | None:
         "PostgreSQL cannot run as root, and this machine has neither a user `postgres` nor `nobody`. "
         "Run as an ordinary user, or set DATABASE_URL to a PostgreSQL of yours."
     )
+
+
+def data_folder(wanted: Path) -> Path:
+    """The `reachable_directory` for a folder that a person named. Raises LocalError when it cannot be one."""
+    try:
+        named = wanted.expanduser()
+        if named.exists() and not named.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return reachable_directory(named, server_account(named / "postgres" / "pgdata"))
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~somebody who is not there
+        why = getattr(error, "strerror", None) or str(error).rstrip(".")
+        raise LocalError(f"{wanted} cannot be the folder for the data: {why}. Name another one with --data.") from None
 
 
 def reachable_directory(wanted: Path, account: Account | None) -> Path:

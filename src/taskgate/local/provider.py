@@ -121,7 +121,9 @@ def _fake(environment: Mapping[str, str], logs: Path, say: Say, cancelled: Calla
         if cancelled():
             return Provider("fake", service=service)
         raise LocalError(f"The fake provider did not start:\n{service.tail()}")
-    env = {"OPENAI_BASE_URL": f"{url.rstrip('/')}/v1", "OPENAI_API_KEY": "fake", "TASKGATE_LLM_MODEL": "fake"}
+    url = url.rstrip("/")
+    env = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "fake", "TASKGATE_LLM_MODEL": "fake"}
+    env |= {"GEMINI_BASE_URL": url, "GEMINI_API_KEY": "fake", "TASKGATE_VEO_POLL_SECONDS": "1"}
     return Provider("the fake provider: its answers are made up (`fake`)", env, service)
 
 

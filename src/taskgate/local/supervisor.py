@@ -18,17 +18,18 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from taskgate.local import state
-from taskgate.local.account import LocalError, reachable_directory, server_account
+from taskgate.local.account import LocalError, data_folder
 from taskgate.local.feed import Feed, count_running
 from taskgate.local.folder import FolderLock, end_leftovers
 from taskgate.local.goworker import go_worker
-from taskgate.local.ports import can_bind, free_port
+from taskgate.local.ports import KeptPort, can_bind, free_port
 from taskgate.local.postgres import EmbeddedPostgres
 from taskgate.local.provider import Provider, choose, wait_answering, without_proxy_for_loopback
 from taskgate.local.service import Service
 from taskgate.protocol.connect import Database
 from taskgate.protocol.migrate import MigrationError, migrate
 from taskgate.settings import Settings
+from taskgate.upstreams_file import BadUpstreams, upstreams_json
 
 WATCH_SECONDS = 0.2
 PORTS_TRIED = 100
@@ -116,7 +117,7 @@ class Supervisor:
         options, settings = self._options, Settings()
         self._grace = settings.grace_seconds
         wanted = options.data or state.default_data_dir()
-        data = reachable_directory(wanted, server_account(wanted / "postgres" / "pgdata"))
+        data = data_folder(wanted)
         if options.data is not None and data != Path(os.path.abspath(options.data.expanduser())):
             say(f"{options.data} is out of reach for the user who runs PostgreSQL here; using {data}")
         self._lock = FolderLock(data)
@@ -129,10 +130,20 @@ class Supervisor:
             dsn = settings.database_url
             say(f"database: DATABASE_URL ({urlsplit(dsn).hostname or 'local socket'})")
         else:
-            self._postgres = EmbeddedPostgres(data / "postgres", port=0, settings=POSTGRES_SETTINGS).start()
+            remembered = KeptPort(data / "postgres.port")
+            self._postgres = EmbeddedPostgres(
+                data / "postgres", port=remembered.free_again(), settings=POSTGRES_SETTINGS
+            ).start()
+            remembered.keep(self._postgres.port)
             dsn = self._postgres.create_database("taskgate")
             say(f"PostgreSQL runs on port {self._postgres.port}, its data is in {data}")
-        migrate(dsn, schema=settings.schema_name, configured=settings.fleet_values())
+        migrate(
+            dsn,
+            schema=settings.schema_name,
+            configured=settings.fleet_values(),
+            upstreams=_upstreams(settings),
+            say=lambda line: say(line) if "→" in line else None,
+        )
         if cancelled():
             return
 
@@ -278,7 +289,8 @@ Post a task, then read its result (put the task_id of the first answer in the se
   {curl} -X POST {url}/tasks -H 'Content-Type: application/json' -d '{{"prompt":"What is the capital of France?"}}'
   {curl} '{url}/tasks/TASK_ID?wait=30'
 
-The tasks with SQL: taskgate psql. Handlers of yours: taskgate worker --app MODULE. Both find this by themselves.
+The tasks with SQL: taskgate psql (the URL: taskgate psql --print-url).
+Handlers of yours: taskgate worker --app MODULE. Both find this by themselves.
 
 Ctrl-C stops everything; the data stays. What happens from here on:
 """
@@ -289,3 +301,13 @@ def proxy_catches_loopback(get: Callable[[str], str | None]) -> bool:
     proxy = get("http_proxy") or get("all_proxy") or get("ALL_PROXY")
     exempt = (get("no_proxy") or get("NO_PROXY") or "").replace(" ", "").split(",")
     return bool(proxy) and "*" not in exempt and "127.0.0.1" not in exempt
+
+
+def _upstreams(settings: Settings) -> str | None:
+    """The upstreams of TASKGATE_UPSTREAMS_FILE for the database. Raises LocalError."""
+    if not settings.upstreams_file:
+        return None
+    try:
+        return upstreams_json(settings.upstreams_file)
+    except BadUpstreams as error:
+        raise LocalError(str(error)) from None

@@ -13,8 +13,12 @@ from taskgate.protocol.calls import server_settings
 CONNECT_SECONDS = 10.0
 DATABASE_ERRORS = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.CannotConnectNowError,
                    asyncpg.AdminShutdownError, asyncpg.CrashShutdownError, asyncpg.TooManyConnectionsError,
-                   asyncpg.IdleInTransactionSessionTimeoutError, OSError, TimeoutError)  # fmt: skip
-"""What says that the database, not the call, is the trouble: try again later. (OSError covers refused and reset.)"""
+                   asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError,
+                   asyncpg.IdleInTransactionSessionTimeoutError, asyncpg.InternalClientError,
+                   OSError, TimeoutError)  # fmt: skip
+"""What says that the database, not the call, is the trouble: try again later. (OSError covers refused and reset;
+InternalClientError is what asyncpg says when a connection went away under a call. A login that is refused, and a
+database that is not there yet, heal as well: a password that is being rotated.)"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,17 @@ KEY_COLUMNS = """
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
     WHERE i.indrelid = to_regclass(%s) AND i.indisprimary
 """
+FLEET_VALUES = """
+    SELECT max_concurrent::float8, max_attempts::float8, extract(epoch FROM max_throttle)::float8,
+           extract(epoch FROM result_ttl)::float8, extract(epoch FROM ageing)::float8 FROM settings
+"""
+FLEET_WORDS = (
+    ("limit", "MAX_CONCURRENT_TASKS"),
+    ("attempts a task", "TASKGATE_MAX_ATTEMPTS"),
+    ("seconds of throttling", "TASKGATE_MAX_THROTTLE_SECONDS"),
+    ("seconds a finished task is kept", "TASKGATE_RESULT_TTL_SECONDS"),
+    ("seconds that raise a priority", "TASKGATE_AGEING_SECONDS"),
+)
 LOCK_TIMEOUT = "1s"
 LOCK_PAUSE = 0.5
 """Seconds between tries, in which those who wait behind us get on with it."""
@@ -64,12 +75,15 @@ def migrate(
     *,
     schema: str = "public",
     configured: Mapping[str, float] | None = None,
+    upstreams: str | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Migrate and return the schema version. Safe to run twice, and by many at once.
 
-    `configured` are the fleet-wide values of the environment (max_concurrent, max_attempts, max_throttle and
-    result_ttl in seconds); each is taken over only if it changed since migrate last saw it.
+    `configured` are the fleet-wide values of the environment (max_concurrent, max_attempts; max_throttle, result_ttl
+    and ageing in seconds); each is taken over only if it changed since migrate last saw it; one that is not given
+    stays. `say` hears of each step, and of values that changed in a line with an arrow. `upstreams` is the JSON
+    array for apply_upstreams; None leaves them as they are.
     Raises MigrationError when the tasks table is something else or the schema is newer than this program.
     """
     functions = function_schema(schema)
@@ -89,13 +103,33 @@ def migrate(
             _adopt(connection, say)
             connection.execute("UPDATE schema_version SET version = %s", (SCHEMA_VERSION,))
             if configured is not None:
-                connection.execute("SELECT configure(%s)", (Jsonb(dict(configured)),))
+                _configure(connection, configured, say)
+            if upstreams is not None:
+                for name, change in connection.execute(
+                    "SELECT * FROM apply_upstreams(%s::jsonb)", (upstreams,)
+                ).fetchall():
+                    say(f"upstream {name}: {change}")
     except psycopg.OperationalError as error:
         raise MigrationError(f"cannot reach the database: {str(error).strip()}") from error
     except psycopg.Error as error:
         hint = getattr(error.diag, "message_hint", None)
         raise MigrationError(f"{error.diag.message_primary or error}{f' {hint}' if hint else ''}") from error
     return SCHEMA_VERSION
+
+
+def _configure(
+    connection: psycopg.Connection[tuple[object, ...]], configured: Mapping[str, float], say: Callable[[str], None]
+) -> None:
+    def values() -> tuple[object, ...]:
+        return connection.execute(FLEET_VALUES).fetchone() or ()
+
+    with connection.transaction():
+        before = values()
+        connection.execute("SELECT configure(%s)", (Jsonb(dict(configured)),))
+        after = values()
+    for (words, variable), old, new in zip(FLEET_WORDS, before, after, strict=True):
+        if old != new:
+            say(f"{words} {old:g} → {new:g}, from {variable}")
 
 
 def _one_at_a_time(connection: psycopg.Connection[tuple[object, ...]], functions: str) -> None:
@@ -226,8 +260,9 @@ def _adopt(connection: psycopg.Connection[tuple[object, ...]], say: Callable[[st
     """Bring the rows of an adopted table along, a short transaction at a time."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
-        missing, running = (_value(connection, f"SELECT {name}()") for name in ("adopt_rank", "adopt_running"))
-        if not missing and not running:
+        names = ("adopt_rank", "adopt_running", "adopt_flows")
+        missing, running, lost = (_value(connection, f"SELECT {name}()") for name in names)
+        if not missing and not running and not lost:
             return
         say(f"adopting {missing} rows, {running} of them running")
         while True:

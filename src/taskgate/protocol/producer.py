@@ -19,3 +19,18 @@ def enqueue_statement(schema: str, placeholders: dict[str, str]) -> str:
         f"ARRAY[CAST({p['request']} AS text)], ARRAY[CAST({p['keep_order']} AS boolean)], "
         f"ARRAY[CAST({p['options']} AS text)], CAST({p['tenant']} AS text), CAST({p['traceparent']} AS text))"
     )
+
+
+ONCE_PARAMETERS = (*PARAMETERS, "idempotency_key", "fingerprint")
+
+
+def enqueue_once_statement(schema: str, placeholders: dict[str, str]) -> str:
+    """SELECT of (task_id, outcome) from functions/enqueue_once.sql; `placeholders` for each of ONCE_PARAMETERS."""
+    p = placeholders
+    return (
+        f"SELECT task_id, outcome FROM {function_schema(schema)}.enqueue_once("
+        f"CAST({p['idempotency_key']} AS text), CAST({p['fingerprint']} AS text), "
+        f"CAST({p['task_id']} AS text), CAST({p['task_type']} AS text), "
+        f"CAST({p['request']} AS text), CAST({p['keep_order']} AS boolean), "
+        f"CAST({p['options']} AS text), CAST({p['tenant']} AS text), CAST({p['traceparent']} AS text))"
+    )

@@ -24,7 +24,7 @@ log = get_logger("worker")
 MAX_POLL_SECONDS = 45.0
 """A claim that finds nothing asks the database for notifications for a minute: look again before it is over."""
 FULL_SECONDS = (0.2, 1.5)
-"""After "full": from and to, doubling. A raised limit notifies; this finds slots that ended without a word."""
+"""After "full" and "limited": from and to, doubling. Room that nobody else can use notifies; this finds the rest."""
 FULL_PAUSE = 0.1
 """After "full" notifications are heeded after this much, since most of them tell of inserts."""
 PARTIAL_SECONDS = 0.01
@@ -32,8 +32,15 @@ PARTIAL_SECONDS = 0.01
 MIN_SHARE = 100
 """A claim asks for half of all slots, but for so many at least: while the tasks of one half run and are written, the
 other half is claimed. Smaller claims would cost more than that gains."""
-MAX_JITTER_SECONDS = 0.064
-"""Workers that were woken in vain spread their next claims over up to this much: only one of them can win."""
+SPREAD_STEP_SECONDS, MAX_SPREAD_SECONDS = 0.00025, 0.5
+"""A notification reaches every idle worker, and only one of them can win. Each waits at random within a spread of its
+own, which a claim in vain widens by a step and one that brought tasks halves: so it grows with the number of idle
+workers, and about two claims come each millisecond, the first at once, whatever the fleet's size.
+"""
+UNCONTENDED_SECONDS, MAX_CONTENDED_SECONDS = 0.01, 0.005
+"""What a claim in vain took beyond the first, it mostly stood in line behind others: the spread widens by that too, up
+to the second, so that a large fleet need not be woken in vain by hundreds of tasks first.
+"""
 
 
 class Claimer:
@@ -57,7 +64,8 @@ class Claimer:
         self._trouble = Backoff(0.05, 2.0)
         self._full = Backoff(*FULL_SECONDS)
         self._unsure = Backoff(0.01, 1.0)
-        self._in_vain = 0
+        self._spread = 0.0
+        self._roused = False  # the claim was caused by a notification
         self._say_claimed: bool = log.is_enabled_for(logging.DEBUG)
         self.claimed = 0
         """Tasks claimed so far."""
@@ -111,13 +119,15 @@ class Claimer:
             await self._use(answer, free, sent)
 
     async def _use(self, answer: ClaimAnswer, free: int, sent: float) -> None:
+        notified, self._roused = self._roused, False
+        took = now() - sent
         if answer.tasks:
-            self._in_vain = 0
+            self._spread /= 2
             self._full.reset()
             self._unsure.reset()
-            if now() - sent > self._lease / 2:
+            if took > self._lease / 2:
                 # Too old to begin with. They are not among the tokens held, so the next claim brings them again.
-                log.warning("claim_too_late", tasks=len(answer.tasks), seconds=round(now() - sent, 3))
+                log.warning("claim_too_late", tasks=len(answer.tasks), seconds=round(took, 3))
                 return
             if self._stopping:
                 await give_back(self._calls, answer.tasks)
@@ -135,28 +145,37 @@ class Claimer:
         elif answer.outcome == "claimed":
             return  # taken away again before their bodies came
         elif answer.outcome == "unsure":
-            await self._wait(self._unsure.next())
+            self._widen(notified, took)
+            await self._wait_for_news(self._unsure.next())
         elif answer.outcome == "busy":
             await self._wait(random.uniform(0.0, 0.02), only_stop=True)
-        elif answer.outcome == "full":
+        elif answer.outcome in ("full", "limited"):
             pause = FULL_PAUSE * random.uniform(0.5, 1.0)
             delay = self._full.next()
+            if answer.next_due is not None:
+                delay = min(delay, max(answer.next_due, 0.001))
+                pause = min(pause, delay)
             if not await self._wait(pause, notifications=False):
                 await self._wait(max(0.0, delay - pause))
         else:
             self._unsure.reset()
             self._full.reset()
-            await self._wait_for_work(answer.next_due)
+            self._widen(notified, took)
+            delay = self._poll_seconds * random.uniform(0.75, 1.25)
+            if answer.next_due is not None:
+                delay = min(delay, max(0.0, answer.next_due) + random.uniform(0.0, 0.005))
+            await self._wait_for_news(min(delay, MAX_POLL_SECONDS))
 
-    async def _wait_for_work(self, next_due: float | None) -> None:
-        delay = self._poll_seconds * random.uniform(0.75, 1.25)
-        if next_due is not None:
-            delay = min(delay, max(0.0, next_due) + random.uniform(0.0, 0.005))
-        if await self._wait(min(delay, MAX_POLL_SECONDS)) and self._notified.is_set():
-            self._in_vain = min(self._in_vain + 1, 16)
-            if self._in_vain > 2:
-                spread = min(MAX_JITTER_SECONDS, 0.001 * 2 ** (self._in_vain - 2))
-                await self._wait(random.uniform(0.0, spread), only_stop=True)
+    def _widen(self, notified: bool, took: float) -> None:
+        if notified:
+            stood = min(max(0.0, took - UNCONTENDED_SECONDS), MAX_CONTENDED_SECONDS)
+            self._spread = min(self._spread + SPREAD_STEP_SECONDS + stood, MAX_SPREAD_SECONDS)
+
+    async def _wait_for_news(self, seconds: float) -> None:
+        """Until a slot is freed, at once; or somewhere in the spread after a notification that woke the whole fleet."""
+        if await self._wait(seconds) and not self._slot_freed.is_set():
+            self._roused = True
+            await self._wait(random.uniform(0.0, self._spread), notifications=False)
 
     async def _wait(self, seconds: float | None, *, notifications: bool = True, only_stop: bool = False) -> bool:
         """Wait for a freed slot or a notification, `seconds` at most; True when one came (or the end)."""

@@ -19,7 +19,6 @@ TROUBLE = (
     asyncpg.TransactionRollbackError,  # deadlock, serialization
     asyncpg.ObjectNotInPrerequisiteStateError,  # lock_timeout, recovery
     asyncpg.ReadOnlySQLTransactionError,  # connected to a standby, after a failover
-    asyncpg.InternalClientError,
 )
 """What says "try the same call again later"; whether it took effect is not known."""
 
@@ -92,7 +91,8 @@ class Link:
             )
         except (*TROUBLE, asyncpg.PostgresError, ValueError) as error:
             # any refusal: a password that is being rotated or a database that is being created heals as well
-            self._note_lost(error)
+            self._lost = True
+            self._state.lost(error)
             raise CannotConnect(str(error)) from error
         try:
             if self._on_connect is not None:

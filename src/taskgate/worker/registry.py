@@ -11,6 +11,8 @@ from types import ModuleType
 from taskgate.settings import Settings
 from taskgate.task import Handlers, default_handlers
 
+BUILT_IN = ("llm", "veo")
+
 
 class BadApp(Exception):
     """`--app` or `--types` names something that is not there; the message says what."""
@@ -20,8 +22,8 @@ def load(apps: Sequence[str], types: Sequence[str], settings: Settings) -> Handl
     """The handlers of `apps` and the built-in ones; only `types` of them when given.
 
     An app is `module`, whose `@handler` functions are taken from the default registry, or `module:name`, where
-    name is a `Handlers` or one of those functions. Beside apps the built-in `llm` is served when a provider is
-    configured or `types` names it: a worker without a key must not take such tasks from those that have one.
+    name is a `Handlers` or one of those functions. Beside apps the built-in `llm` and `veo` are served when a provider
+    is configured or `types` names them: a worker without a key must not take such tasks from those that have one.
     Raises BadApp.
     """
     found = Handlers()
@@ -41,15 +43,29 @@ def load(apps: Sequence[str], types: Sequence[str], settings: Settings) -> Handl
         from taskgate.handlers.llm import llm_handler
 
         found.add(llm_handler(settings))
+    if found.get("veo") is None and (
+        "veo" in types
+        or (not types and (not apps or settings.gemini_api_key or settings.gemini_base_url or settings.google_project))
+    ):
+        from taskgate.handlers.video.handler import veo_handler
+
+        found.add(veo_handler(settings))
     if not types:
         return found
     chosen = Handlers()
     for name in dict.fromkeys(types):
         each_or_none = found.get(name)
         if each_or_none is None:
-            raise BadApp(f"--types {name}: no handler for it; there are {', '.join(found.names()) or 'none'}")
+            raise BadApp(
+                f"--types {name}: no handler for it; there are {', '.join(_all_names(found))}. llm and veo are built "
+                "in; any other type is served by the worker whose --app MODULE has its handler"
+            )
         chosen.add(each_or_none)
     return chosen
+
+
+def _all_names(found: Handlers) -> list[str]:
+    return [*BUILT_IN, *(name for name in found.names() if name not in BUILT_IN)]
 
 
 def _registry(app: str) -> Handlers:

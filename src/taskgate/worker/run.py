@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from taskgate.protocol.calls import Calls, ClaimedTask, Failure, Release
 from taskgate.task import Handler, LeaseLost
@@ -15,6 +15,10 @@ from taskgate.worker.results import to_json
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task, TimerHandle
+
+    from taskgate.media.upload import MediaStore, Upload
+
+T = TypeVar("T")
 
 Settlement = str | Failure | Release
 """How an attempt ends in the database: a result as JSON text, a failure, or given back."""
@@ -35,6 +39,7 @@ class Run:
         "is_async",
         "lease_until",
         "loop",
+        "media",
         "parse",
         "pause",
         "reason",
@@ -59,6 +64,7 @@ class Run:
         lease: float,
         calls: Calls,
         loop: AbstractEventLoop,
+        media: MediaStore | None = None,
     ) -> None:
         self.claimed = claimed
         self.handler = handler
@@ -70,6 +76,7 @@ class Run:
         """By clock.now, counted from when the claim or renewal was sent: never later than the database's own."""
         self.calls = calls
         self.loop = loop
+        self.media = media
         self.started = 0.0
         self.reason: str | None = None
         """Why the handler was told to stop: cancelled, timeout, lease_lost, shutdown."""
@@ -88,6 +95,10 @@ class Run:
         """By clock.now: until then the token counts as held although nothing more is to be written."""
         self.task: Task[None] | None = None
         self.timer: TimerHandle | None = None
+
+    @property
+    def task_id(self) -> str:
+        return self.claimed.task_id
 
     @property
     def token(self) -> int:
@@ -118,31 +129,59 @@ class Run:
     async def report_progress(self, value: Any) -> None:
         await self._save(progress=to_json(value)[0])
 
-    def run_blocking(self, coroutine: Awaitable[None]) -> None:
+    async def open_media(self, name: str, mime: str) -> Upload:
+        if self.media is None:
+            raise RuntimeError("this worker has no media store")
+        return await self.media.begin(self, name, mime)
+
+    async def intend(self, account: Any, *, retry: bool) -> None:
+        text = to_json(account)[0]
+        await self._written(lambda: self.calls.intend(self.claimed.task_id, self.claimed.token, text, retry=retry))
+
+    async def save_operation(self, operation: Any) -> None:
+        text = to_json(operation)[0]
+        # also when the task is not ours any more: the handle of what was paid must not be lost with us
+        await self._written(
+            lambda: self.calls.save_operation(self.claimed.task_id, self.claimed.token, text), even_late=True
+        )
+
+    async def withdraw(self) -> None:
+        # late as well: until it is recovered, the attempt would count as one of unknown fate
+        await self._written(lambda: self.calls.withdraw(self.claimed.task_id, self.claimed.token), even_late=True)
+
+    def run_blocking(self, coroutine: Awaitable[T]) -> T:
         """Await `coroutine` on the worker's loop, from a handler's thread."""
-        asyncio.run_coroutine_threadsafe(_as_coroutine(coroutine), self.loop).result()
+        return asyncio.run_coroutine_threadsafe(_as_coroutine(coroutine), self.loop).result()
 
     async def _save(self, *, checkpoint: str | None = None, progress: str | None = None) -> None:
+        await self._written(
+            lambda: self.calls.checkpoint(
+                self.claimed.task_id, self.claimed.token, checkpoint=checkpoint, progress=progress
+            )
+        )
+
+    async def _written(self, call: Callable[[], Awaitable[str]], *, even_late: bool = False) -> None:
         """Tries again while the lease is kept. Raises LeaseLost, or what the database says of the value."""
+        if await self.kept(call, even_late=even_late) == "stale":
+            raise LeaseLost(f"task {self.claimed.task_id} is no longer this worker's")
+
+    async def kept(self, call: Callable[[], Awaitable[T]], *, even_late: bool = False) -> T:
+        """The answer of a call that is safe to repeat: again while the database is in trouble, or somebody holds the
+        row (`busy`), as long as the lease is kept. Raises LeaseLost after that, or never if `even_late`.
+        """
         backoff = Backoff(0.05, 1.0)
         while True:
-            if self.gone or self.settled:
+            if (self.gone or self.settled) and not even_late:
                 raise LeaseLost(f"task {self.claimed.task_id} is no longer this worker's")
             try:
-                verdict = await self.calls.checkpoint(
-                    self.claimed.task_id, self.claimed.token, checkpoint=checkpoint, progress=progress
-                )
+                answer = await call()
+                if answer != "busy":
+                    return answer
             except TROUBLE:
-                if now() > self.lease_until:
+                if now() > self.lease_until and not even_late:
                     raise LeaseLost(f"the lease of task {self.claimed.task_id} could not be kept") from None
-                await asyncio.sleep(backoff.next())
-                continue
-            if verdict == "stale":
-                raise LeaseLost(f"task {self.claimed.task_id} is no longer this worker's")
-            if verdict != "busy":  # somebody holds the row
-                return
             await asyncio.sleep(backoff.next())
 
 
-async def _as_coroutine(awaitable: Awaitable[None]) -> None:
-    await awaitable
+async def _as_coroutine(awaitable: Awaitable[T]) -> T:
+    return await awaitable

@@ -11,24 +11,28 @@ import asyncio
 import inspect
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from taskgate.logs import get_logger
 from taskgate.protocol.calls import Calls, ClaimedTask
 from taskgate.settings import Settings
-from taskgate.task import Handler, Handlers, Task
+from taskgate.task import Handler, Handlers, Paid, PermanentError, Task, Upstream
 from taskgate.threads import DaemonThreads
+from taskgate.upstreams import UpstreamDirectory
 from taskgate.worker.clock import now
 from taskgate.worker.outcome import by_itself, keeps_result, of_error, of_stop, undescribed
 from taskgate.worker.results import result_text
 from taskgate.worker.run import Run
 
 if TYPE_CHECKING:
+    from taskgate.media.upload import MediaStore
     from taskgate.worker.settle import Settler
 
 log = get_logger("worker")
 
 MAX_LIMIT = 366 * 86400.0
+LARGE_REQUEST = 65_536
 STUCK_SECONDS = 5.0
 """A handler that was told to stop so long ago and still runs is reported."""
 
@@ -41,13 +45,17 @@ def lease_margin(lease: float) -> float:
 class Runner:
     """All attempts of one process, by token in `runs`."""
 
-    def __init__(self, handlers: Handlers, settings: Settings, calls: Calls, settler: Settler) -> None:
+    def __init__(
+        self, handlers: Handlers, settings: Settings, calls: Calls, settler: Settler, media: MediaStore | None = None
+    ) -> None:
         self.runs: dict[int, Run] = {}
         self.slots = settings.slots
         self.threads = DaemonThreads(settings.slots)
         self._settings = settings
         self._calls = calls
         self._settler = settler
+        self._media = media
+        self._upstreams = UpstreamDirectory(calls.upstreams)
         self._loop = asyncio.get_running_loop()
         self._margin = lease_margin(settings.lease_seconds)
         self._handlers = {each.name: (each, _parser(each), _is_async(each)) for each in handlers}
@@ -61,8 +69,9 @@ class Runner:
         handler, parse, is_async = self._handlers[claimed.task_type]
         timeout = _limit(claimed.timeout_seconds, handler.timeout, self._settings.timeout_seconds)
         run = Run(
-            claimed, handler, is_async, parse, timeout, sent, self._settings.lease_seconds, self._calls, self._loop
-        )
+            claimed, handler, is_async, parse, timeout, sent, self._settings.lease_seconds, self._calls, self._loop,
+            self._media,
+        )  # fmt: skip
         self.runs[claimed.token] = run
         run.task = self._loop.create_task(self._attempt(run))
 
@@ -74,7 +83,9 @@ class Runner:
             run.started = now()
             run.timer = self._loop.call_later(run.timeout, self.stop, run, "timeout")
             try:
-                task = _task(run)
+                task = _task(run, await self._upstream(run.claimed))
+                if len(run.claimed.request) > LARGE_REQUEST:
+                    run.claimed = replace(run.claimed, request="")  # it is parsed; as text it would stay for hours
                 if run.is_async:
                     value = await run.handler.function(task)
                 else:
@@ -91,6 +102,17 @@ class Runner:
             self._end(run, text, error)
         except BaseException:  # whatever it is, this attempt must not be `running` for ever
             self._settler.put(run, undescribed(run))
+
+    async def _upstream(self, claimed: ClaimedTask) -> Upstream | None:
+        """Raises PermanentError `unknown_upstream`, unless there is something to be followed."""
+        if not claimed.upstream:
+            return None
+        try:
+            return await self._upstreams.get(claimed.upstream)
+        except PermanentError:
+            if not _has_open_operation(_json(claimed.paid)):
+                raise
+            return Upstream(claimed.upstream, "")  # what was paid there may be followed when it is put back
 
     def _end(self, run: Run, text: str | None, error: BaseException | None) -> None:
         if run.settlement is not None:  # let go before
@@ -165,8 +187,14 @@ def _json(text: str | None) -> Any:
     return None if text is None else json.loads(text)
 
 
-def _task(run: Run) -> Task[Any]:
+def _has_open_operation(paid: Any) -> bool:
+    operation = None if paid is None else paid.get("operation")
+    return operation is not None and not (isinstance(operation, dict) and "closed" in operation)
+
+
+def _task(run: Run, upstream: Upstream | None) -> Task[Any]:
     claimed = run.claimed
+    paid = _json(claimed.paid)
     return Task(
         id=claimed.task_id,
         type=claimed.task_type,
@@ -179,5 +207,7 @@ def _task(run: Run) -> Task[Any]:
         metadata=_json(claimed.metadata),
         checkpoint=_json(claimed.checkpoint),
         traceparent=claimed.traceparent,
+        upstream=upstream,
+        paid=None if paid is None else Paid(paid.get("account"), paid.get("operation")),
         context=run,
     )

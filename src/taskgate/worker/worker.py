@@ -1,7 +1,8 @@
 """The worker, put together: claimer, runner, settler and lease keeper, from registration to the last write.
 
 A process has three connections to the database: one claims and does upkeep, one writes outcomes and checkpoints,
-and the lease keeper's renews and listens.
+and the lease keeper's renews and listens. The first task that stores media opens a fourth: what waits behind
+megabytes is other media.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ import asyncpg
 
 from taskgate import __version__
 from taskgate.logs import get_logger
+from taskgate.media.backend import open_backend
+from taskgate.media.collect import collect_media
+from taskgate.media.place import parse_place
+from taskgate.media.upload import MediaStore
 from taskgate.protocol.calls import Calls, Release, WorkerInfo
+from taskgate.protocol.media import MediaCalls
 from taskgate.protocol.version import SchemaMismatch, check_version
 from taskgate.settings import Settings
 from taskgate.task import Handlers
@@ -46,6 +52,8 @@ STOP_NOW_SECONDS = 1.0
 """The same after a second signal; the flush has as much."""
 FLUSH_SECONDS, STALLED_SECONDS = 10.0, 2.0
 """Outcomes are written for so long after that, as long as it goes on: one that stands still is not waited for."""
+MEDIA_SECONDS = 30.0
+"""So long one call may take that writes a MiB of media."""
 ROW_LOCK_SECONDS = 1.0
 """A checkpoint waits so long for its row where somebody else has locked it, since outcomes wait behind it."""
 
@@ -72,7 +80,13 @@ class Worker:
         calls = Calls(claim_link, database.schema)
         settler = Settler(Calls(settle_link, database.schema), self._finished)
         self.settler = settler
-        self.runner = Runner(self.handlers, settings, Calls(settle_link, database.schema), settler)
+        media_link = Link(database, "taskgate worker media", timeout=MEDIA_SECONDS, state=state,
+                          lock_timeout=ROW_LOCK_SECONDS)  # fmt: skip
+        place = parse_place(settings.media_store)
+        media = MediaStore(MediaCalls(media_link, database.schema), place, open_backend(place),
+                           settings.media_max_store_bytes)  # fmt: skip
+        collected = MediaCalls(claim_link, database.schema)
+        self.runner = Runner(self.handlers, settings, Calls(settle_link, database.schema), settler, media)
         self.claimer = Claimer(calls, self.worker_id, self.handlers.names(), lease, settings.poll_seconds, self.runner)
         keeper = LeaseKeeper(
             database, self.worker_id, lease, self.runner.runs,
@@ -95,7 +109,8 @@ class Worker:
             settling = background.create_task(kept_going("settler", settler.work))
             recover_seconds = min(30.0, max(2.0, lease / 2))  # a claim recovers too, and so does every other process
             tending = background.create_task(self._while_in_range("upkeep", lambda: upkeep(
-                calls, upkeep_over, state=state, recover_seconds=recover_seconds), signals))  # fmt: skip
+                calls, upkeep_over, state=state, recover_seconds=recover_seconds,
+                collect=lambda: collect_media(collected, place.name, media.backend)), signals))  # fmt: skip
             claiming = background.create_task(self._while_in_range("claimer", self.claimer.work, signals))
             await signals.drain.wait()
             self.claimer.stop()
@@ -109,6 +124,7 @@ class Worker:
         keeper.end(1.0)
         await claim_link.close()
         await settle_link.close()
+        await media_link.close()
         log.info("worker_stopped", worker_id=self.worker_id, released=released)
         watchdog.end()
         if self._mismatch:

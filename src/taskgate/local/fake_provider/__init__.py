@@ -1,4 +1,4 @@
-"""An OpenAI-shaped provider that answers at once, and as badly as it is told to: for trials, tests and load.
+"""An OpenAI- and Gemini-shaped provider, as quick or as bad as it is told to be: for trials, tests and load.
 
 `taskgate fake-provider`, `python -m taskgate.local.fake_provider`, or in a test:
 
@@ -6,7 +6,8 @@
         provider.script("KEY", {"fault": "429", "retry_after": 1}, {"ok": "text"})
         ...  # call provider.url + "/v1" with a prompt that contains KEY
 
-Routes: POST /v1/chat/completions, GET /v1/models; GET /stats, POST /stats/reset; GET /log, GET /log/{n}/body;
+Routes: POST /v1/chat/completions, GET /v1/models; those of videos (see video.py), GET /video; GET /stats,
+POST /stats/reset; GET /log, GET /log/{n}/body;
 GET and PUT /faults; GET, PUT and DELETE /scripts.
 """
 

@@ -14,8 +14,10 @@ from urllib.parse import parse_qs
 from taskgate.local.fake_provider import answers
 from taskgate.local.fake_provider.behaviour import BadBehaviour, Behaviour, of_status
 from taskgate.local.fake_provider.choose import Chooser
+from taskgate.local.fake_provider.google import TokenSide
 from taskgate.local.fake_provider.http import Connection, Request, chunk, head
 from taskgate.local.fake_provider.journal import Entry, Journal
+from taskgate.local.fake_provider.video import VideoSide
 
 JSON = {"content-type": "application/json"}
 CHAT = ("/v1/chat/completions", "/chat/completions")
@@ -38,10 +40,20 @@ class App:
 
     def __init__(self, chooser: Chooser, journal: Journal, api_key: str = "") -> None:
         self.chooser, self.journal, self._api_key = chooser, journal, api_key
+        self.video = VideoSide(chooser, journal, api_key)
+        self.tokens = TokenSide(api_key or "fake-token")
 
     async def __call__(self, request: Request, connection: Connection) -> None:
         if request.path in CHAT and request.method == "POST":
             await self._chat(request, connection)
+            return
+        if self.video.takes(request):
+            await self.video(request, connection)
+            return
+        if self.tokens.takes(request):
+            status, headers, value = self.tokens.answer(request)
+            body = answers.dump(value)
+            connection.write(head(status, headers, len(body), request.keep_alive) + body)
             return
         try:
             status, value = self._control(request)
@@ -63,7 +75,10 @@ class App:
             case "POST", ["stats", "reset"]:
                 journal.reset()
                 chooser.forget()
+                self.video.forget()
                 return 200, journal.stats()
+            case "GET", ["video"]:
+                return 200, self.video.summary()
             case "GET", ["log"]:
                 limit = query.get("limit", "0")
                 return 200, journal.log(query.get("contains", ""), int(limit) if limit.isdigit() else None)

@@ -37,13 +37,21 @@ class Behaviour:
     retry_after_ms: float | None = None
     retry_date: float | None = None  # Retry-After as a date, so many seconds from now
     retry_delay: str | None = None  # in the body, as Google does: "3.5s"
-    hang: bool = False  # no answer at all, until the client closes
+    hang: Any = False  # no answer at all, until the client closes; "before": a video is not even taken
     disconnect: str | None = None  # "before" the answer or in the "middle" of it
     malformed: bool = False  # the JSON stops half-way
     choices: bool = True  # False: an answer without choices
     header_seconds: float = 0.0  # the status line at once, the headers so much later
     body_seconds: float = 0.0  # half of the body at once, the rest so much later
-    bytes: int = 0  # the text is so long
+    bytes: int = 0  # the text, or the video, is so long
+    # of videos (video.py)
+    polls: int = 0  # looks that find the operation running
+    seconds: float = 0.0  # it runs so long at least
+    filtered: str | None = None  # done without a video, for this reason ("": without one)
+    operation_error: Mapping[str, Any] | None = None  # done with {"code", "message"}
+    poll_faults: tuple[Any, ...] = ()  # what the first looks meet: a status, "drop", "garbage" or "ok"
+    delivery: str = "uri"  # or "inline": in base64
+    redirect: str | None = None  # where its download is sent on to
 
 
 @dataclass(slots=True)
@@ -94,10 +102,22 @@ _WORDS = {
     413: ("invalid_request_error", "request_too_large", "The request is too large."),
     422: ("invalid_request_error", None, "The request cannot be processed."),
 }
-_ALIASES = {"seconds": "header_seconds", "when": "disconnect", "after": "retry_after"}
+_ALIASES = {"when": "disconnect", "after": "retry_after"}
+WORDS = {"drop", "garbage", "ok"}
 _FIELDS = {field.name for field in fields(Behaviour)} - {"name"}
-_NUMBERS = {"latency", "retry_after", "retry_after_ms", "retry_date", "header_seconds", "body_seconds"}
-_TEXTS = {"ok", "message", "error_type", "error_code", "retry_delay", "disconnect", "finish_reason"}
+_NUMBERS = {"seconds", "latency", "retry_after", "retry_after_ms", "retry_date", "header_seconds", "body_seconds"}
+_TEXTS = {
+    "filtered",
+    "delivery",
+    "redirect",
+    "ok",
+    "message",
+    "error_type",
+    "error_code",
+    "retry_delay",
+    "disconnect",
+    "finish_reason",
+}
 
 
 def named(name: str) -> Behaviour:
@@ -153,8 +173,9 @@ def from_json(spec: Any) -> Rule:
         if not 200 <= number <= 599:
             raise BadBehaviour(f"status is a number from 200 to 599, not {status!r}")
         behaviour = of_status(number)
-    if behaviour.name == "slow_body" and "seconds" in values:
-        values["body_seconds"] = values.pop("seconds")
+    for name, field in (("slow_body", "body_seconds"), ("slow_headers", "header_seconds")):
+        if behaviour.name == name and "seconds" in values:
+            values[field] = values.pop("seconds")
     changes: dict[str, Any] = {}
     for key, value in values.items():
         field = _ALIASES.get(key, key)
@@ -176,11 +197,19 @@ def _value(field: str, value: Any) -> Any:
         return None
     if field in _NUMBERS:
         return _number(field, value)
-    if field == "bytes":
+    if field in ("bytes", "polls"):
         return int(_number(field, value))
+    if field == "poll_faults":
+        faults = value.split(",") if isinstance(value, str) else value
+        known = isinstance(faults, list) and all(str(each) in WORDS or str(each).isdigit() for each in faults)
+        if not known:
+            raise BadBehaviour(f"poll_faults is a list of statuses and {', '.join(sorted(WORDS))}, not {value!r}")
+        return tuple(faults)
+    if field == "hang" and value == "before":
+        return value
     if field in _TEXTS and not isinstance(value, str):
         raise BadBehaviour(f"{field} is a string, not {value!r}")
-    if field in ("headers", "reply") and not isinstance(value, dict):
+    if field in ("headers", "reply", "operation_error") and not isinstance(value, dict):
         raise BadBehaviour(f"{field} is an object, not {value!r}")
     if field in ("hang", "malformed", "choices"):
         return value in (True, "true", "1", "yes")

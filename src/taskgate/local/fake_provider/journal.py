@@ -7,6 +7,7 @@ import time
 from collections import Counter, OrderedDict
 from typing import Any
 
+KEYS = (b"authorization", b"x-goog-api-key")
 KEPT_BODIES_BYTES = 64 * 1024**2
 
 
@@ -43,8 +44,8 @@ class Entry:
         self.stream = False
         self.bytes = len(body)
         self.body: bytes | None = body
-        self.headers = [(name, value) for name, value in headers if name.lower() != b"authorization"]
-        given = [value for name, value in headers if name.lower() == b"authorization"]
+        self.headers = [(name, value) for name, value in headers if name.lower() not in KEYS]
+        given = [value for name, value in headers if name.lower() in KEYS]
         # a digest, so that tests can tell keys apart and the log holds none
         self.authorization = hashlib.sha256(given[0]).hexdigest()[:16] if given else None
 

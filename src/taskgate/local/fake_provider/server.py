@@ -48,6 +48,7 @@ class FakeProvider:
         )
         self.journal = Journal(options.log_size)
         self._app = App(self.chooser, self.journal, options.api_key)
+        self.video, self.tokens = self._app.video, self._app.tokens
         self._server: asyncio.Server | None = None
         self._connections: set[Connection] = set()
         self.url = ""

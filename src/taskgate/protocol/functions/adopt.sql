@@ -52,7 +52,27 @@ BEGIN
         SELECT t.task_id FROM tasks t WHERE t.task_id = ANY (ids) AND t.seq IS NULL FOR UPDATE SKIP LOCKED
     )
     UPDATE tasks t SET seq = a.rank FROM free JOIN adopting a USING (task_id) WHERE t.task_id = free.task_id;
+    PERFORM adopt_flows(ids);
     DELETE FROM adopting a WHERE a.task_id = ANY (ids)
         AND NOT EXISTS (SELECT FROM tasks t WHERE t.task_id = a.task_id AND t.seq IS NULL);
     RETURN last_rank;
+END $$;
+
+-- Gives these rows (NULL: all) their flow, if they are to run or run, and enters it in the directory. Rows that others
+-- hold are skipped; answers how many are left without.
+CREATE OR REPLACE FUNCTION adopt_flows(p_ids text[] DEFAULT NULL) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+    ids text[];
+BEGIN
+    SELECT array_agg(f.task_id) INTO ids
+    FROM (SELECT t.task_id FROM tasks t
+          WHERE t.status IN ('pending', 'running') AND t.flow IS NULL AND t.task_type IS NOT NULL AND (p_ids IS NULL OR t.task_id = ANY (p_ids))
+          LIMIT 10000 FOR UPDATE SKIP LOCKED) AS f;
+    UPDATE tasks t SET model = m.model, upstream = m.upstream, flow = flow_id(t.task_type, t.priority, t.tenant, m.upstream, m.model)
+    FROM tasks o
+    CROSS JOIN LATERAL (SELECT r.model, pick_upstream(o.task_type, r.model) FROM (SELECT request_model(o.request)) AS r (model)) AS m (model, upstream)
+    WHERE t.task_id = ANY (ids) AND o.task_id = t.task_id;
+    PERFORM announce_tasks(ids);
+    RETURN (SELECT count(*) FROM tasks t WHERE p_ids IS NULL AND t.status IN ('pending', 'running') AND t.flow IS NULL AND t.task_type IS NOT NULL);
 END $$;

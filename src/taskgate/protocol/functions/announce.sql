@@ -1,12 +1,44 @@
--- Notifications. Nobody depends on them: every waiter polls as well.
+-- Directory and notifications. Nobody depends on the latter: every waiter polls as well.
 
--- Tells idle workers that tasks were inserted; says nothing when none waits for it. The shared lock lets a
--- worker that goes idle learn that no insert that skipped its notification is still uncommitted.
-CREATE OR REPLACE FUNCTION announce_ready() RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+-- Says that tasks came to these flows: enters those in the directory that are not in it, and tells idle workers, if
+-- any waits for it. Call it in the transaction that wrote the tasks.
+--
+-- Why no flow is lost: an entry is deleted only by a claim that holds lock_key() + 1 exclusively, until its commit,
+-- and finds nothing pending. Here the lock is taken first, and the directory read in a later statement, so with a
+-- younger snapshot. If the deletion came before, it is committed and seen here, and the entry is written anew. If it
+-- comes later, it comes after our commit, and sees our task. (Two writers that enter the same flow at once do not see
+-- each other, and do not wait for each other: doubles are harmless.) The same lock tells a worker that goes idle that
+-- no insert that skipped its notification is still uncommitted.
+CREATE OR REPLACE FUNCTION announce_ready(p_flows flows[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(lock_key() + 1);
+    INSERT INTO flows (id, task_type, priority, tenant, upstream, model, since)
+    SELECT DISTINCT f.id, f.task_type, f.priority, f.tenant, f.upstream, f.model, clock_timestamp()
+    FROM unnest(p_flows) AS f
+    WHERE NOT EXISTS (SELECT FROM flows d WHERE d.id = f.id)
+       OR current_setting('transaction_isolation') <> 'read committed';  -- there the snapshot is older than the lock
     IF (SELECT last_value FROM waiting_workers_until) > epoch_ms(clock_timestamp()) THEN
+        PERFORM pg_notify(current_schema() || '_ready', '');
+    END IF;
+END $$;
+
+-- The same for tasks that this transaction has put back into the queue; those that are not pending do not count.
+CREATE OR REPLACE FUNCTION announce_tasks(p_ids text[]) RETURNS void
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+    SELECT announce_ready(array_agg(ROW (d.flow, d.task_type, d.priority, d.tenant, d.upstream, d.model, d.since)::flows))
+    FROM (SELECT DISTINCT t.flow, t.task_type, t.priority, t.tenant, t.upstream, t.model, NULL::timestamptz AS since
+          FROM tasks t WHERE t.task_id = ANY (p_ids) AND t.status || '' = 'pending' AND t.flow IS NOT NULL) AS d
+    HAVING count(*) > 0
+$$;
+
+-- Tells workers that wait at a limit that there is room, if any waits for it.
+CREATE OR REPLACE FUNCTION announce_room() RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    IF (SELECT last_value FROM waiting_room_until) > epoch_ms(clock_timestamp()) THEN
         PERFORM pg_notify(current_schema() || '_ready', '');
     END IF;
 END $$;
@@ -31,13 +63,3 @@ LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
     SELECT setval('waiting_clients_until', greatest((SELECT last_value FROM waiting_clients_until),
                   epoch_ms(clock_timestamp() + p_seconds * interval '1 second')))
 $$;
-
-CREATE OR REPLACE FUNCTION tasks_inserted() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
-BEGIN
-    PERFORM announce_ready();
-    RETURN NULL;
-END $$;
-
-CREATE OR REPLACE TRIGGER tasks_inserted AFTER INSERT ON tasks
-    FOR EACH STATEMENT EXECUTE FUNCTION tasks_inserted();

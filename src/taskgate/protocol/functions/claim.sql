@@ -5,19 +5,25 @@
 --             claimed by a call whose answer was lost; it is handed out again (outcome `again`)
 --   p_types   the task types it serves; NULL for every registered one
 -- Answers one row a task (outcome `claimed` or `again`), or a single row that says why there is none: `busy`
--- (another process is claiming), `full` (the limit is reached), `empty` (nothing is due; an insert will
--- notify), `unsure` (nothing is due, but an insert that will not notify may be under way: look again soon).
+-- (another process is claiming), `full` (the limit is reached), `limited` (what waits is of groups whose limit is
+-- reached), `empty` (nothing is due), `unsure` (nothing was found, but an insert that will not notify may be under way,
+-- or the directory of flows was not seen whole: look again soon). After `empty` and `limited` an insert will notify,
+-- after `full` and `limited` whoever leaves room that he cannot use.
 -- p_inline_bytes: bodies (request, metadata, checkpoint) beyond this sum of bytes come as NULL; fetch them with
 -- claimed_bodies. The answer is sent before the lock is released: a client that stops reading in the middle of
 -- an answer larger than the socket's buffers would stop every other claim. NULL: everything comes at once.
--- next_due: when the next delayed task of these types falls due, from now, where known.
+-- p_flush false: the commit, which must be of this call alone, does not wait for the disk, so that the lock is free at
+-- once; the answer counts only after flush(), next on the same session. A crash before it undoes the claim and all
+-- that was committed on top of it, since that is behind it in the log.
+-- next_due: when the next delayed task of these types falls due, or a limit lets one through, from now, where known.
+-- paid: the last attempt that said it would send a paid call (see intend): intent_at, operation, account, token.
 CREATE OR REPLACE FUNCTION claim(
     p_worker text, p_slots integer, p_held bigint[] DEFAULT '{}', p_lease interval DEFAULT interval '60 seconds',
-    p_types text[] DEFAULT NULL, p_inline_bytes integer DEFAULT NULL
+    p_types text[] DEFAULT NULL, p_inline_bytes integer DEFAULT NULL, p_flush boolean DEFAULT true
 ) RETURNS TABLE (
     outcome text, next_due interval, task_id text, token bigint, task_type text, request text, attempt integer,
     max_attempts integer, timeout_seconds double precision, tenant text, metadata jsonb, checkpoint jsonb,
-    traceparent text, waited interval
+    traceparent text, waited interval, upstream text, model text, paid jsonb
 )
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -28,15 +34,17 @@ DECLARE
     held bigint[] := array_remove(coalesce(p_held, '{}'), NULL);
     alive bigint[];
     mine bigint[];
+    fleet record;
     r record;
     got record;
     l claim_ledger;
+    room integer;
     free integer;
-    again text[];
-    taken text[];
-    tokens bigint[];
+    again tid[];
+    taken tid[];
+    reserved token_reservations[];
     verdict text := 'full';
-    due interval;
+    passes_on boolean := false;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'claim needs READ COMMITTED, this transaction is %', current_setting('transaction_isolation')
@@ -82,96 +90,133 @@ BEGIN
 
     IF r.swept THEN
         PERFORM expire(n);
+        IF EXISTS (SELECT FROM token_reservations) THEN
+            l := settle_tokens(alive, n, true, l);
+        END IF;
+    END IF;
+    IF NOT p_flush AND r.overdue IS NULL AND NOT r.swept THEN  -- an end that somebody may have read is not undone
+        PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
 
     -- Again: what was counted as finished had finished by now, so the rows' own times prove the limit.
     n := clock_timestamp();
     IF mine IS NOT NULL THEN
-        SELECT array_agg(m.task_id ORDER BY m.claim_token) INTO again
+        SELECT array_agg(m.ctid ORDER BY m.claim_token) INTO again
         FROM (
-            SELECT t.task_id, t.claim_token FROM tasks t
+            SELECT t.ctid, t.claim_token FROM tasks t
             WHERE t.status = 'running' AND num_nulls(t.request) = 0 AND t.claim_token = ANY (mine) AND t.worker_id = p_worker
-            ORDER BY t.claim_token LIMIT p_slots FOR UPDATE SKIP LOCKED
+            ORDER BY t.claim_token LIMIT p_slots FOR NO KEY UPDATE SKIP LOCKED
         ) AS m;
-        UPDATE tasks t SET locked_until = n + p_lease, updated_at = n WHERE t.task_id = ANY (again);
     END IF;
 
-    free := least(p_slots - coalesce(cardinality(again), 0),
-                  (SELECT s.max_concurrent FROM settings s) - cardinality(alive));
+    SELECT s.max_concurrent, s.max_attempts INTO fleet FROM settings s;
+    room := fleet.max_concurrent - cardinality(alive);
+    free := least(p_slots - coalesce(cardinality(again), 0), room);
     IF free > 0 THEN
         IF types IS NULL THEN
             SELECT array_agg(name) INTO types FROM task_types;
         END IF;
-        SELECT * INTO got FROM take(p_worker, free, types, n, p_lease, l);
-        IF got.taken IS NULL THEN
-            verdict := 'empty';
-        END IF;
+        SELECT * INTO got FROM take(free, types, n, alive, l);
+        l := got.ledger;
+        verdict := got.verdict;
     END IF;
 
-    IF verdict = 'empty' AND again IS NULL THEN
+    IF verdict IN ('empty', 'limited') AND again IS NULL THEN
         -- Going idle. From here on inserts shall notify; then look once more, if no insert is under way that
         -- did not see this. (A sequence: visible at once to every transaction.)
-        PERFORM setval('waiting_workers_until', greatest((SELECT last_value FROM waiting_workers_until),
-                                                         epoch_ms(n + interval '1 minute')));
+        PERFORM wait_until('waiting_workers_until', n + interval '1 minute');
         IF pg_try_advisory_xact_lock(lock_key() + 1) THEN
             IF l.sweep_cost < interval '20 milliseconds' THEN
                 -- without marks, while that is cheap: nothing that committed late shall wait for the next sweep
-                l.lanes := '{}';
+                l.flows := '{}';
                 l.marks := '{}';
                 l.due_marks := '{}';
             END IF;
-            SELECT * INTO got FROM take(p_worker, free, types, n, p_lease, l);
+            SELECT * INTO got FROM take(free, types, n, alive, l);
+            verdict := got.verdict;
         ELSE
             verdict := 'unsure';
         END IF;
     END IF;
+    IF verdict IN ('full', 'limited') AND again IS NULL THEN
+        PERFORM wait_until('waiting_room_until', n + interval '1 minute');
+    END IF;
 
     IF free > 0 THEN
-        taken := got.taken;
-        tokens := got.tokens;
+        taken := got.rows_at;
+        reserved := got.reserved;
+        n := got.started;
         l := got.ledger;
+        -- Whoever frees a slot claims next. What it cannot use of the room, others may: those that wait at a limit.
+        passes_on := cardinality(alive) < l.ran AND room > coalesce(cardinality(taken), 0)
+            AND (got.left_over OR EXISTS (SELECT FROM flows f WHERE NOT f.task_type = ANY (types)));
+        IF passes_on THEN
+            PERFORM announce_room();
+        END IF;
     END IF;
-    IF r.swept OR taken IS NOT NULL THEN
-        PERFORM write_ledger(l, alive || tokens);
+    IF r.swept OR taken IS NOT NULL OR passes_on OR l.buckets <> (r.ledger).buckets THEN
+        PERFORM write_ledger(l, alive, cardinality(alive) + coalesce(cardinality(taken), 0));
     END IF;
 
     IF taken IS NULL AND again IS NULL THEN
-        IF verdict <> 'full' THEN
-            due := next_due(types, n);
-        END IF;
         outcome := verdict;
-        next_due := due;
+        IF verdict <> 'full' THEN
+            next_due := least(next_due(types, n), got.wait);
+        END IF;
         RETURN NEXT;
         RETURN;
     END IF;
     RETURN QUERY
-    SELECT b.outcome, NULL::interval, b.task_id, b.claim_token, b.task_type,
-           CASE WHEN b.inline THEN coalesce(b.request_raw::text, b.request::text) END, b.attempts, b.max_attempts,
-           b.timeout_seconds, b.tenant, CASE WHEN b.inline THEN b.metadata END,
-           CASE WHEN b.inline THEN b.checkpoint END, b.traceparent, b.waited
+    WITH won AS (
+        UPDATE tasks t SET
+            status = 'running',
+            attempts = CASE WHEN g.again THEN t.attempts ELSE least(t.attempts, 2147483646) + 1 END,
+            claim_token = CASE WHEN g.again THEN t.claim_token ELSE nextval('claim_token_seq') END,
+            worker_id = p_worker, started_at = CASE WHEN g.again THEN t.started_at ELSE n END,
+            locked_until = n + p_lease, updated_at = n, expires_at = NULL
+        FROM unnest(again || taken) WITH ORDINALITY AS p (at, ord)
+        CROSS JOIN LATERAL (SELECT p.ord <= coalesce(cardinality(again), 0)) AS g (again)
+        WHERE t.ctid = p.at
+        RETURNING g.again, p.ord, t.task_id, t.claim_token, t.task_type, t.attempts, t.max_attempts, t.timeout_seconds, t.tenant,
+            t.metadata, t.traceparent, t.upstream, t.model, t.created_at, t.run_at,
+            CASE WHEN p_inline_bytes IS NULL OR pg_column_size(t.request) <= p_inline_bytes  -- else it is not even unpacked
+                 THEN coalesce(t.request_raw::text, t.request::text) END AS body,
+            CASE WHEN t.run_at IS NOT NULL OR g.again THEN (  -- as it is with all that came back to the queue
+                SELECT a.checkpoint FROM task_attempts a
+                WHERE a.task_id = t.task_id AND a.checkpoint IS NOT NULL ORDER BY a.token DESC LIMIT 1
+            ) END AS checkpoint,
+            CASE WHEN t.run_at IS NOT NULL OR g.again THEN (
+                SELECT jsonb_build_object('intent_at', a.submit_intent_at, 'operation', a.operation, 'account', a.account, 'token', a.token)
+                FROM task_attempts a WHERE a.task_id = t.task_id AND a.submit_intent_at IS NOT NULL ORDER BY a.token DESC LIMIT 1
+            ) END AS paid
+    )
+    SELECT CASE WHEN b.again THEN 'again' ELSE 'claimed' END, NULL::interval, b.task_id, b.claim_token, b.task_type,
+           CASE WHEN b.inline THEN b.body END, b.attempts, coalesce(b.max_attempts, fleet.max_attempts),
+           CASE WHEN b.timeout_seconds > 0 AND b.timeout_seconds < 1e9 THEN b.timeout_seconds END, b.tenant,
+           CASE WHEN b.inline THEN b.metadata END, CASE WHEN b.inline THEN b.checkpoint END, b.traceparent,
+           n - greatest(n - interval '1 year', least(n, greatest(b.created_at, b.run_at))), b.upstream, b.model, b.paid
     FROM (
-        SELECT CASE WHEN t.task_id = ANY (again) THEN 'again' ELSE 'claimed' END AS outcome, i.ord, t.task_id,
-               t.claim_token, t.task_type, t.request_raw, t.request, t.attempts,
-               coalesce(t.max_attempts, s.max_attempts) AS max_attempts,
-               CASE WHEN t.timeout_seconds > 0 AND t.timeout_seconds < 1e9 THEN t.timeout_seconds END AS timeout_seconds, t.tenant, t.metadata,
-               c.checkpoint, t.traceparent, n - greatest(n - interval '1 year', least(n, greatest(t.created_at, t.run_at))) AS waited,
-               p_inline_bytes IS NULL OR p_inline_bytes >= sum(
-                   CASE WHEN pg_column_size(t.request) > p_inline_bytes THEN p_inline_bytes + 1  -- not even unpacked
-                   ELSE octet_length(coalesce(t.request_raw::text, t.request::text))
-                        + coalesce(octet_length(t.metadata::text), 0) + coalesce(octet_length(c.checkpoint::text), 0) END
-               ) OVER (ORDER BY i.ord) AS inline
-        FROM unnest(again || taken) WITH ORDINALITY AS i (id, ord)
-        JOIN tasks t ON t.task_id = i.id
-        CROSS JOIN settings s
-        LEFT JOIN LATERAL (
-            SELECT a.checkpoint FROM task_attempts a
-            WHERE t.run_at IS NOT NULL  -- as all are that came back to the queue
-              AND a.task_id = t.task_id AND a.checkpoint IS NOT NULL
-            ORDER BY a.token DESC LIMIT 1
-        ) AS c ON true
-        WHERE t.task_id = ANY (again || taken)
+        SELECT won.*, p_inline_bytes IS NULL OR p_inline_bytes >= sum(
+                   coalesce(octet_length(won.body) + coalesce(octet_length(won.metadata::text), 0)
+                            + coalesce(octet_length(won.checkpoint::text), 0), p_inline_bytes + 1)
+               ) OVER (ORDER BY won.ord ROWS UNBOUNDED PRECEDING) AS inline
+        FROM won
     ) AS b
     ORDER BY b.ord;
+    IF reserved IS NOT NULL THEN
+        INSERT INTO token_reservations (token, task_id, groups, amounts)
+        SELECT t.claim_token, g.task_id, g.groups, g.amounts FROM unnest(reserved) AS g JOIN tasks t ON t.task_id = g.task_id;
+    END IF;
+END $$;
+
+-- Raises a flag: somebody waits for notifications until then.
+CREATE OR REPLACE FUNCTION wait_until(p_flag regclass, p_until timestamptz) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE before bigint := pg_sequence_last_value(p_flag);
+BEGIN
+    IF before IS NULL OR before < epoch_ms(p_until) THEN
+        PERFORM setval(p_flag, epoch_ms(p_until));
+    END IF;
 END $$;
 
 -- The bodies of claimed tasks that claim left out of its answer; a task that is not held any more is missing.

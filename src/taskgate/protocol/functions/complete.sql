@@ -9,14 +9,15 @@ SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off 
 DECLARE
     n timestamptz := clock_timestamp();
     ttl interval := (SELECT s.result_ttl FROM settings s);
-    ours text[];
+    rows_at tid[];
     done text[];
     cancelled text[];
 BEGIN
     -- Rows that somebody else has locked are left for the next call: one of them must not hold up its neighbours.
-    SELECT array_agg(l.task_id) INTO ours
-    FROM (SELECT t.task_id FROM tasks t WHERE t.task_id = ANY (p_ids) AND t.claim_token = ANY (p_tokens)
-          ORDER BY t.task_id FOR NO KEY UPDATE SKIP LOCKED) AS l;
+    -- No row is waited for, so their order does not matter.
+    SELECT array_agg(l.ctid) INTO rows_at
+    FROM (SELECT t.ctid FROM tasks t WHERE t.task_id = ANY (p_ids) AND t.claim_token = ANY (p_tokens)
+          FOR NO KEY UPDATE SKIP LOCKED) AS l;
     WITH put AS (
         UPDATE tasks t SET
             status = CASE WHEN t.cancel_requested_at IS NULL THEN 'completed' ELSE 'failed' END,
@@ -26,7 +27,7 @@ BEGIN
             error_info = NULL, settled_token = t.claim_token, locked_until = NULL, updated_at = n, finished_at = n,
             expires_at = n + ttl
         FROM unnest(p_ids, p_tokens, p_results) AS g (id, token, result)
-        WHERE t.task_id = g.id AND t.task_id = ANY (ours) AND t.claim_token = g.token AND t.status || '' = 'running'
+        WHERE t.ctid = ANY (rows_at) AND t.task_id = g.id AND t.claim_token = g.token AND t.status || '' = 'running'
         RETURNING t.task_id, t.cancel_requested_at
     )
     SELECT array_agg(put.task_id), array_agg(put.task_id) FILTER (WHERE put.cancel_requested_at IS NOT NULL)
@@ -39,7 +40,9 @@ BEGIN
         SET finished_at = excluded.finished_at, outcome = excluded.outcome, error = excluded.error,
             error_code = excluded.error_code, attempt = excluded.attempt;
     END IF;
-    PERFORM announce_done(done);
+    IF (SELECT last_value FROM waiting_clients_until) > epoch_ms(n) THEN
+        PERFORM announce_done(done);
+    END IF;
     IF cardinality(done) = cardinality(p_ids) THEN
         RETURN QUERY SELECT g.id, g.token, 'done' FROM unnest(p_ids, p_tokens) AS g (id, token);
     ELSE

@@ -1,5 +1,6 @@
 -- Ends attempts that failed. p_retry: may be tried again while attempts are left, after p_delays (NULL: backoff
--- with jitter); otherwise the task ends `failed`. The attempt is recorded either way.
+-- with jitter); otherwise the task ends `failed`. The attempt is recorded either way. An attempt that was stopped while
+-- it sent a paid call (see intend) is not tried again: it ends with `submit_ambiguous`.
 -- Answers `done`, `already`, `stale` or `busy` for each, see verdicts.
 CREATE OR REPLACE FUNCTION fail(
     p_ids text[], p_tokens bigint[], p_errors text[], p_codes text[], p_infos text[], p_retry boolean[], p_delays interval[]
@@ -17,13 +18,14 @@ BEGIN
             AS u (id, token, error, code, info, retry, delay)
     ), mine AS (
         SELECT t.task_id, t.claim_token, t.attempts, t.worker_id, t.started_at, s.result_ttl, t.cancel_requested_at IS NOT NULL AS cancelled,
-               CASE WHEN t.cancel_requested_at IS NULL THEN g.error ELSE 'cancelled' END AS error,
-               CASE WHEN t.cancel_requested_at IS NULL THEN g.code ELSE 'cancelled' END AS code,
+               CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN p.unsure THEN 'submit_ambiguous' ELSE g.error END AS error,
+               CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN p.unsure THEN 'submit_ambiguous' ELSE g.code END AS code,
                g.info::jsonb AS info, coalesce(g.delay, backoff(t.attempts)) AS delay,
-               coalesce(g.retry, false) AND t.cancel_requested_at IS NULL AND t.attempts < coalesce(t.max_attempts, s.max_attempts) AS again
+               coalesce(g.retry, false) AND NOT p.unsure AND t.cancel_requested_at IS NULL AND t.attempts < coalesce(t.max_attempts, s.max_attempts) AS again
         FROM given g
         JOIN tasks t ON t.task_id = g.id AND t.claim_token = g.token AND t.status || '' = 'running'
         CROSS JOIN settings s
+        CROSS JOIN LATERAL (SELECT coalesce(g.retry, false) AND is_ambiguous(t.task_id, t.claim_token)) AS p (unsure)
         WHERE t.task_id = ANY (p_ids)
         ORDER BY t.task_id FOR UPDATE OF t SKIP LOCKED
     ), told AS (
@@ -52,7 +54,7 @@ BEGIN
     INTO done, ended FROM put;
     PERFORM announce_done(ended);
     IF cardinality(done) > coalesce(cardinality(ended), 0) THEN
-        PERFORM announce_ready();
+        PERFORM announce_tasks(done);
     END IF;
     RETURN QUERY SELECT * FROM verdicts(p_ids, p_tokens, done);
 END $$;

@@ -46,6 +46,10 @@ BEGIN
         NEW.finished_at := NULL;
         NEW.expires_at := NULL;
         NEW.cancel_requested_at := NULL;
+        IF num_nulls(NEW.task_type, NEW.request) = 0 THEN
+            NEW.flow := flow_id(NEW.task_type, NEW.priority, NEW.tenant, NEW.upstream, NEW.model);
+            PERFORM announce_ready(ARRAY[ROW (NEW.flow, NEW.task_type, NEW.priority, NEW.tenant, NEW.upstream, NEW.model, NULL)::flows]);
+        END IF;
     ELSE
         NEW.finished_at := n;
         NEW.locked_until := NULL;
@@ -57,6 +61,9 @@ BEGIN
         NEW.error_info := CASE WHEN NEW.error_info IS DISTINCT FROM OLD.error_info THEN NEW.error_info END;
         PERFORM announce_done(ARRAY[NEW.task_id]);
     END CASE;
+    IF OLD.status = 'running' THEN
+        PERFORM announce_room();
+    END IF;
     RETURN NEW;
 END $$;
 

@@ -5,38 +5,50 @@ DECLARE l claim_ledger;
 BEGIN
     SELECT * INTO l FROM claim_ledger ORDER BY id DESC LIMIT 1;
     IF NOT FOUND THEN
-        l := ROW(0, 0, '{}', '{}', '{}', '{}', '-infinity', interval '0')::claim_ledger;
+        l := ROW(0, 0, '{}', 0, '{}', '{}', '{}', '{}', '{}', '{}', '-infinity', interval '0')::claim_ledger;
     END IF;
     RETURN l;
 END $$;
 
--- p_live: every token that may be running from here on (one too many costs a look-up, one too few the limit).
-CREATE OR REPLACE FUNCTION write_ledger(p_ledger claim_ledger, p_live bigint[]) RETURNS void
+-- p_live: every token that may be running (one too many costs a look-up, one too few the limit), except those that are
+-- given out from here on, which are above max_token. p_ran: how many run when the caller is done.
+CREATE OR REPLACE FUNCTION write_ledger(p_ledger claim_ledger, p_live bigint[], p_ran integer) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE written bigint;
 BEGIN
-    INSERT INTO claim_ledger (max_token, live, lanes, marks, due_marks, swept_at, sweep_cost)
-    VALUES (greatest(p_ledger.max_token, (SELECT max(k) FROM unnest(p_live) k)), coalesce(p_live, '{}'),
-            p_ledger.lanes, p_ledger.marks, p_ledger.due_marks, p_ledger.swept_at, p_ledger.sweep_cost)
+    INSERT INTO claim_ledger (max_token, live, ran, flows, marks, due_marks, aged, ages, buckets, swept_at, sweep_cost)
+    SELECT greatest(p_ledger.max_token, CASE WHEN q.is_called THEN q.last_value ELSE q.last_value - 1 END),
+           coalesce(p_live, '{}'), p_ran, p_ledger.flows, p_ledger.marks, p_ledger.due_marks, p_ledger.aged, p_ledger.ages,
+           p_ledger.buckets, p_ledger.swept_at, p_ledger.sweep_cost
+    FROM claim_token_seq q
     RETURNING id INTO written;
     IF written % 1000 = 0 THEN
         DELETE FROM claim_ledger WHERE id BETWEEN written - 3000 AND written - 1000;
     END IF;
 END $$;
 
--- Moves the mark of a lane up: of arrivals (p_seq) or of tasks that fell due (p_due). A mark never goes down here.
-CREATE OR REPLACE FUNCTION raise_mark(p_ledger claim_ledger, p_lane text, p_seq bigint, p_due timestamptz)
+-- Puts flows that were served just now, the last one first, at the head of those that the ledger remembers (64 at
+-- most), each with its marks; a mark of a flow that was there goes up, never down.
+CREATE OR REPLACE FUNCTION touch_flows(p_ledger claim_ledger, p_flows bigint[], p_seqs bigint[], p_dues timestamptz[])
 RETURNS claim_ledger
 LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT AS $$
-DECLARE place integer := array_position(p_ledger.lanes, p_lane);
 BEGIN
-    IF place IS NULL THEN
-        p_ledger.lanes := p_ledger.lanes || p_lane;
-        p_ledger.marks := p_ledger.marks || coalesce(p_seq, -9223372036854775808);
-        p_ledger.due_marks := p_ledger.due_marks || coalesce(p_due, '-infinity');
-    ELSE
-        p_ledger.marks[place] := greatest(p_ledger.marks[place], p_seq);
-        p_ledger.due_marks[place] := greatest(p_ledger.due_marks[place], p_due);
+    IF cardinality(p_flows) = 1 AND p_ledger.flows[1] = p_flows[1] THEN  -- as nearly always
+        p_ledger.marks[1] := greatest(p_ledger.marks[1], p_seqs[1]);
+        p_ledger.due_marks[1] := greatest(p_ledger.due_marks[1], p_dues[1]);
+        RETURN p_ledger;
     END IF;
+    SELECT array_agg(k.flow ORDER BY k.ord), array_agg(k.mark ORDER BY k.ord), array_agg(k.due_mark ORDER BY k.ord)
+    INTO p_ledger.flows, p_ledger.marks, p_ledger.due_marks
+    FROM (
+        SELECT u.flow, min(u.ord) AS ord, coalesce(max(u.mark), -9223372036854775808) AS mark, coalesce(max(u.due_mark), '-infinity') AS due_mark
+        FROM (
+            SELECT n.flow, n.mark, n.due_mark, n.ord FROM unnest(p_flows, p_seqs, p_dues) WITH ORDINALITY AS n (flow, mark, due_mark, ord)
+            UNION ALL
+            SELECT o.flow, o.mark, o.due_mark, 1000000 + o.ord
+            FROM unnest(p_ledger.flows, p_ledger.marks, p_ledger.due_marks) WITH ORDINALITY AS o (flow, mark, due_mark, ord)
+        ) AS u
+        GROUP BY u.flow ORDER BY min(u.ord) LIMIT 64
+    ) AS k;
     RETURN p_ledger;
 END $$;

@@ -1,6 +1,8 @@
 -- Recovery: tasks whose lease ran out go back to the queue, or end `failed` with `worker timeout` when their
 -- attempts are used up (as the origin has it), or `cancelled` when that was asked for. The token changes, so
 -- a late answer of the old worker is stale. Rows that others hold are skipped: the next call finds them.
+-- Paid calls: an attempt that followed an operation at the provider costs nothing, the next one resumes it; one that
+-- died while it sent a call ends the task with `submit_ambiguous`, for nobody knows whether the call was paid.
 CREATE OR REPLACE FUNCTION recover_tokens(p_tokens bigint[], p_now timestamptz) RETURNS integer
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -9,11 +11,18 @@ DECLARE
     ttl interval := (SELECT s.result_ttl FROM settings s);
     late text[];
     ended text[];
+    unsure text[];
+    followed text[];
 BEGIN
-    SELECT array_agg(l.task_id), array_agg(l.task_id) FILTER (WHERE l.ends) INTO late, ended
+    SELECT array_agg(l.task_id),
+           array_agg(l.task_id) FILTER (WHERE l.cancelled OR l.ambiguous OR (l.used_up AND NOT l.follows)),
+           array_agg(l.task_id) FILTER (WHERE l.ambiguous AND NOT l.cancelled),
+           array_agg(l.task_id) FILTER (WHERE l.follows)
+    INTO late, ended, unsure, followed
     FROM (
-        SELECT t.task_id,
-               t.cancel_requested_at IS NOT NULL OR t.attempts >= coalesce(t.max_attempts, s.max_attempts) AS ends
+        SELECT t.task_id, t.cancel_requested_at IS NOT NULL AS cancelled,
+               t.attempts >= coalesce(t.max_attempts, s.max_attempts) AS used_up,
+               is_ambiguous(t.task_id, t.claim_token) AS ambiguous, is_followed(t.task_id, p_now) AS follows
         FROM tasks t, settings s
         WHERE t.status = 'running' AND num_nulls(t.request) = 0 AND t.claim_token = ANY (p_tokens)
           -- one lease since the server started (times that no lease can have are taken as they are)
@@ -26,7 +35,9 @@ BEGIN
     END IF;
     INSERT INTO task_attempts AS a (task_id, token, attempt, worker_id, started_at, finished_at, outcome, error, error_code)
     SELECT t.task_id, t.claim_token, t.attempts, t.worker_id, t.started_at, p_now,
-           CASE WHEN t.cancel_requested_at IS NULL THEN 'lost' ELSE 'cancelled' END, 'worker timeout', 'worker_timeout'
+           CASE WHEN t.cancel_requested_at IS NULL THEN 'lost' ELSE 'cancelled' END,
+           CASE WHEN t.task_id = ANY (unsure) THEN 'submit_ambiguous' ELSE 'worker timeout' END,
+           CASE WHEN t.task_id = ANY (unsure) THEN 'submit_ambiguous' ELSE 'worker_timeout' END
     FROM tasks t WHERE t.task_id = ANY (late)
     ON CONFLICT (task_id, token) DO UPDATE
     SET finished_at = excluded.finished_at, outcome = excluded.outcome, error = excluded.error,
@@ -34,8 +45,10 @@ BEGIN
     IF ended IS NOT NULL THEN
         UPDATE tasks t SET
             status = 'failed', claim_token = nextval('claim_token_seq'),
-            error = CASE WHEN t.cancel_requested_at IS NULL THEN 'worker timeout' ELSE 'cancelled' END,
-            error_code = CASE WHEN t.cancel_requested_at IS NULL THEN 'worker_timeout' ELSE 'cancelled' END,
+            error = CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled'
+                         WHEN t.task_id = ANY (unsure) THEN 'submit_ambiguous' ELSE 'worker timeout' END,
+            error_code = CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled'
+                              WHEN t.task_id = ANY (unsure) THEN 'submit_ambiguous' ELSE 'worker_timeout' END,
             error_info = NULL, worker_id = NULL, locked_until = NULL, updated_at = p_now, finished_at = p_now,
             expires_at = p_now + ttl
         WHERE t.task_id = ANY (ended);
@@ -44,9 +57,10 @@ BEGIN
     IF cardinality(late) > coalesce(cardinality(ended), 0) THEN
         UPDATE tasks t SET
             status = 'pending', claim_token = nextval('claim_token_seq'), run_at = p_now, worker_id = NULL,
+            attempts = CASE WHEN t.task_id = ANY (followed) THEN greatest(0, t.attempts - 1) ELSE t.attempts END,
             locked_until = NULL, updated_at = p_now, finished_at = NULL, expires_at = NULL
         WHERE t.task_id = ANY (late) AND NOT t.task_id = ANY (coalesce(ended, '{}'));
-        PERFORM announce_ready();
+        PERFORM announce_tasks(late);
     END IF;
     RETURN cardinality(late);
 END $$;
@@ -94,9 +108,10 @@ BEGIN
     SELECT * INTO r FROM running_now(NULL, '{}', n, last_ledger());
     IF r.overdue IS NOT NULL THEN
         recovered := recovered + recover_tokens(r.overdue, n);
+        PERFORM announce_room();
     END IF;
     IF r.swept THEN
-        PERFORM write_ledger(r.ledger, r.alive || r.overdue);
+        PERFORM write_ledger(r.ledger, r.alive || r.overdue, coalesce(cardinality(r.alive || r.overdue), 0));
     END IF;
     RETURN recovered;
 END $$;

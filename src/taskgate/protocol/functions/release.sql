@@ -1,5 +1,6 @@
 -- Gives tasks back without costing an attempt: a drain, a snooze, a provider that throttles. Code `throttled`
--- adds the delay to the task's account; beyond settings.max_throttle in all it ends `failed`.
+-- adds the delay to the task's account; beyond settings.max_throttle in all it ends `failed`. It also puts the task's
+-- upstream, or its type where it has none, on a cool-down: nothing of it starts before the delay is over.
 -- Answers `done`, `already`, `stale` or `busy` for each, see verdicts.
 CREATE OR REPLACE FUNCTION release(
     p_ids text[], p_tokens bigint[], p_delays interval[], p_codes text[], p_reasons text[], p_infos text[]
@@ -51,9 +52,15 @@ BEGIN
     )
     SELECT array_agg(put.task_id), array_agg(put.task_id) FILTER (WHERE put.now_is = 'failed')
     INTO done, ended FROM put;
+    INSERT INTO cooldowns (scope, name, until, reason)
+    SELECT CASE t.upstream WHEN '' THEN 'type' ELSE 'upstream' END AS scope, CASE t.upstream WHEN '' THEN t.task_type ELSE t.upstream END AS name,
+           n + least(max(u.delay), (SELECT s.max_throttle FROM settings s)), max(u.reason)
+    FROM unnest(p_ids, p_delays, p_codes, p_reasons) AS u (id, delay, code, reason) JOIN tasks t ON t.task_id = u.id
+    WHERE u.code = 'throttled' AND u.delay > interval '0' AND t.task_id = ANY (done)
+    GROUP BY 1, 2;
     PERFORM announce_done(ended);
     IF cardinality(done) > coalesce(cardinality(ended), 0) THEN
-        PERFORM announce_ready();
+        PERFORM announce_tasks(done);
     END IF;
     RETURN QUERY SELECT * FROM verdicts(p_ids, p_tokens, done);
 END $$;

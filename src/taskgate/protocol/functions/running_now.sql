@@ -28,19 +28,20 @@ BEGIN
         SELECT coalesce(array_agg(coalesce(ready.seq, l.mark) ORDER BY l.ord), '{}'),
                coalesce(array_agg(coalesce(due.run_at, l.due_mark) ORDER BY l.ord), '{}')
         INTO ledger.marks, ledger.due_marks
-        FROM unnest(ledger.lanes, ledger.marks, ledger.due_marks) WITH ORDINALITY AS l (lane, mark, due_mark, ord)
+        FROM unnest(ledger.flows, ledger.marks, ledger.due_marks) WITH ORDINALITY AS l (flow, mark, due_mark, ord)
         LEFT JOIN LATERAL (
             SELECT t.seq FROM tasks t
-            WHERE t.status = 'pending' AND t.run_at IS NULL AND num_nulls(t.task_type, t.request) = 0
-              AND t.task_type = left(l.lane, -2) AND t.priority = right(l.lane, 1)::smallint
+            WHERE t.status = 'pending' AND t.run_at IS NULL AND num_nulls(t.task_type, t.request) = 0 AND t.flow = l.flow
             ORDER BY t.seq LIMIT 1
         ) AS ready ON true
         LEFT JOIN LATERAL (
             SELECT t.run_at FROM tasks t
-            WHERE t.status = 'pending' AND t.run_at IS NOT NULL AND num_nulls(t.task_type, t.request) = 0
-              AND t.task_type = left(l.lane, -2) AND t.priority = right(l.lane, 1)::smallint
+            WHERE t.status = 'pending' AND t.run_at IS NOT NULL AND num_nulls(t.task_type, t.request) = 0 AND t.flow = l.flow
             ORDER BY t.run_at LIMIT 1
         ) AS due ON true;
+        ledger := tidy_flows(p_now, ledger);
+        ledger.buckets := open_buckets(ledger.buckets, p_now);
+        DELETE FROM cooldowns c WHERE c.until < p_now;
         ledger.swept_at := p_now;
         ledger.sweep_cost := clock_timestamp() - begun;
         PERFORM note_server_epoch(p_now);

@@ -45,6 +45,9 @@ ALTER TABLE tasks
     ADD COLUMN IF NOT EXISTS error_code          text,
     ADD COLUMN IF NOT EXISTS error_info          jsonb,
     ADD COLUMN IF NOT EXISTS traceparent         text,
+    ADD COLUMN IF NOT EXISTS model               text COLLATE "C" NOT NULL DEFAULT '',
+    ADD COLUMN IF NOT EXISTS upstream            text COLLATE "C" NOT NULL DEFAULT '',
+    ADD COLUMN IF NOT EXISTS flow                bigint,
     DROP CONSTRAINT IF EXISTS tasks_status_known,
     ADD CONSTRAINT tasks_status_known CHECK (status IN ('pending', 'running', 'completed', 'failed')) NOT VALID;
 

@@ -25,14 +25,21 @@ CREATE TABLE IF NOT EXISTS task_attempts (
 -- walks dead rows while some reader holds back vacuum.
 CREATE TABLE IF NOT EXISTS claim_ledger (
     id        bigint GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
-    max_token bigint NOT NULL,   -- tokens above it were given out since, by workers that know only SQL
+    max_token bigint NOT NULL,   -- tokens above it were given out since
     live      bigint[] NOT NULL, -- tokens that ran when this row was written
-    lanes     text[] NOT NULL,   -- "type/priority"
-    marks     bigint[] NOT NULL, -- no arrival that is ready in the lane has a lower seq (late commits: next sweep)
-    due_marks timestamptz[] NOT NULL, -- no delayed or retried task in the lane has an earlier run_at
+    ran       integer NOT NULL,  -- how many ran when the claim was over
+    flows     bigint[] NOT NULL, -- those served of late, the last one first; the next two columns go by it
+    marks     bigint[] NOT NULL, -- no arrival that is ready in the flow has a lower seq (late commits: next sweep)
+    due_marks timestamptz[] NOT NULL, -- no delayed or retried task in the flow has an earlier run_at
+    aged      bigint[] NOT NULL, -- flows whose first task has waited long
+    ages      smallint[] NOT NULL, -- and by how many priorities that raises them
+    buckets   jsonb NOT NULL,    -- of rate limits that are not full: see buckets.sql
     swept_at  timestamptz NOT NULL,
     sweep_cost interval NOT NULL
-);
+) WITH (toast_tuple_target = 8160);
+-- Written and read at every claim: compressing it would cost more than the space.
+ALTER TABLE claim_ledger ALTER COLUMN live SET STORAGE EXTERNAL, ALTER COLUMN flows SET STORAGE EXTERNAL,
+    ALTER COLUMN marks SET STORAGE EXTERNAL, ALTER COLUMN due_marks SET STORAGE EXTERNAL;
 
 -- The one truth about limits and defaults; `configured` is what migrate last saw in the environment.
 CREATE TABLE IF NOT EXISTS settings (
@@ -41,6 +48,7 @@ CREATE TABLE IF NOT EXISTS settings (
     max_attempts   integer NOT NULL DEFAULT 3 CHECK (max_attempts > 0),
     max_throttle   interval NOT NULL DEFAULT interval '1 hour',
     result_ttl     interval NOT NULL DEFAULT interval '7 days',
+    ageing         interval NOT NULL DEFAULT interval '5 minutes', -- a wait that raises a priority by one; 0: never
     configured     jsonb NOT NULL DEFAULT '{}',
     updated_at     timestamptz NOT NULL DEFAULT now()
 );
@@ -82,3 +90,4 @@ INSERT INTO server_epoch DEFAULT VALUES ON CONFLICT DO NOTHING;
 -- until which somebody waits for a notification.
 CREATE SEQUENCE IF NOT EXISTS waiting_workers_until CACHE 1 START 1;
 CREATE SEQUENCE IF NOT EXISTS waiting_clients_until CACHE 1 START 1;
+CREATE SEQUENCE IF NOT EXISTS waiting_room_until CACHE 1 START 1;

@@ -16,11 +16,11 @@ CREATE INDEX CONCURRENTLY IF NOT EXISTS idx_tasks_running_locked_until ON tasks 
 -- fills or drains, let the planner walk the wrong one from end to end.
 
 -- First arrivals, in the order claim takes them.
-CREATE INDEX CONCURRENTLY IF NOT EXISTS idx_tasks_ready ON tasks (task_type, priority, seq)
+CREATE INDEX CONCURRENTLY IF NOT EXISTS idx_tasks_ready ON tasks (flow, seq)
     WHERE status = 'pending' AND run_at IS NULL AND num_nulls(task_type, request) = 0;
 
 -- Delayed, retried, released and recovered tasks.
-CREATE INDEX CONCURRENTLY IF NOT EXISTS idx_tasks_due ON tasks (task_type, priority, run_at, seq)
+CREATE INDEX CONCURRENTLY IF NOT EXISTS idx_tasks_due ON tasks (flow, run_at, seq)
     WHERE status = 'pending' AND run_at IS NOT NULL AND num_nulls(task_type, request) = 0;
 
 CREATE INDEX CONCURRENTLY IF NOT EXISTS idx_tasks_running_token ON tasks (claim_token)
