@@ -19,7 +19,7 @@ import (
 
 const okAnswer = `{"model":"m","choices":[{"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}`
 
-var png = []byte("\x89PNG\r\n\x1a\nrest")
+var png = []byte("\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x10\x00\x00\x00\x10\x08\x02\x00\x00\x00rest")
 
 // chat runs the handler against a provider on a socket, and gives what the provider received.
 func chat(t *testing.T, change func(*worker.Config), request string) (sent string, result string, err error) {
@@ -39,7 +39,7 @@ func chat(t *testing.T, change func(*worker.Config), request string) (sent strin
 
 func ask(t *testing.T, url string, change func(*worker.Config), request string) (string, error) {
 	t.Helper()
-	cfg := worker.Config{OpenAIBaseURL: url, OpenAIAPIKey: "sk-secret-key", LLMModel: "default", MaxResultBytes: 1 << 20, MediaMaxBytes: 1 << 10, Slots: 1, MaxThrottle: time.Hour}
+	cfg := worker.Config{OpenAIBaseURL: url, OpenAIAPIKey: "sk-secret-key", LLMModel: "default", MaxResultBytes: 1 << 20, MediaMaxBytes: 1 << 10, MediaMaxPixels: 1 << 20, Slots: 1, MaxThrottle: time.Hour}
 	if change != nil {
 		change(&cfg)
 	}

@@ -1,7 +1,6 @@
 package handlers
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -11,13 +10,14 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/taskgate/taskgate/go/worker"
 )
 
-// Images for a provider: downloaded from public hosts only, checked, and made into data: URIs.
+// Images and videos that tasks name: downloaded from public hosts only, checked, and made into data: URIs.
 //
 // The guard against requests to inner hosts: the name is resolved once, every address is checked, and the connection
 // goes to a checked address (with the host's own name in Host and TLS); so again at every redirect.
@@ -25,33 +25,47 @@ import (
 const (
 	maxRedirects  = 3
 	mediaDeadline = 30 * time.Second
-	mediaAgent    = "taskgate (image download)"
+	mediaAgent    = "taskgate (media download)"
 )
 
 type downloader struct {
 	allowed  allowList
+	own      string // host:port of the provider itself, if it may be asked
 	maxBytes int
-	client   *http.Client
+	// pixels of an image
+	maxPixels int
+	deadline  time.Duration
+	lookup    func(ctx context.Context, network, host string) ([]netip.Addr, error)
+	transport *http.Transport
 }
 
-func newDownloader(allow string, maxBytes int) (*downloader, error) {
+func newDownloader(allow string, maxBytes, maxPixels int) (*downloader, error) {
 	allowed, err := parseAllowed(allow)
 	if err != nil {
 		return nil, err
 	}
-	d := &downloader{allowed: allowed, maxBytes: maxBytes}
-	d.client = &http.Client{
-		Transport: &http.Transport{
-			// no proxy from the environment: it would resolve the name again, unchecked
-			DialContext:         d.dial,
-			TLSHandshakeTimeout: connectSeconds,
-			DisableKeepAlives:   true,
-			DisableCompression:  true,
-			Protocols:           http1(),
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	d := &downloader{allowed: allowed, maxBytes: maxBytes, maxPixels: maxPixels, deadline: mediaDeadline}
+	d.lookup = net.DefaultResolver.LookupNetIP
+	return d.with(""), nil
+}
+
+// with is a downloader that may reach the host of a provider's base URL as well.
+func (d *downloader) with(base string) *downloader {
+	copied := *d
+	d = &copied
+	d.own = ""
+	if parsed, err := url.Parse(base); err == nil && parsed.Hostname() != "" {
+		d.own = net.JoinHostPort(strings.ToLower(parsed.Hostname()), port(parsed))
 	}
-	return d, nil
+	d.transport = &http.Transport{
+		// no proxy from the environment: it would resolve the name again, unchecked
+		DialContext:         d.dial,
+		TLSHandshakeTimeout: connectSeconds,
+		DisableKeepAlives:   true,
+		DisableCompression:  true,
+		Protocols:           http1(),
+	}
+	return d
 }
 
 func mediaRefused(format string, args ...any) error {
@@ -62,54 +76,95 @@ func mediaRetry(format string, args ...any) error {
 	return worker.Retry(format, args...).WithCode("media_unavailable")
 }
 
+// mediaKind is what is wanted: its type by the first bytes, and how errors call it.
+type mediaKind struct {
+	sniff            func([]byte) string
+	words, example   string
+	accept, maxBytes string
+}
+
+var (
+	imageKind = mediaKind{sniff, "PNG, JPEG, GIF or WebP image", "image/png", "image/*", "TASKGATE_MEDIA_MAX_BYTES"}
+	videoKind = mediaKind{sniffVideo, "MP4, WebM or QuickTime video", "video/mp4", "video/*", "TASKGATE_MEDIA_MAX_VIDEO_BYTES"}
+)
+
 // inline is the image as a data: URI. name is what errors call it, such as "image 2". A forbidden host, too many
-// bytes or no image is permanent (media_refused), 4xx too (media_unavailable); the rest is tried again.
+// bytes or pixels, or no image is permanent (media_refused), 4xx too (media_unavailable); the rest is tried again.
 func (d *downloader) inline(ctx context.Context, address, name string) (string, error) {
+	return d.inlineKind(ctx, address, name, imageKind)
+}
+
+// inlineVideo is the same for a video.
+func (d *downloader) inlineVideo(ctx context.Context, address, name string) (string, error) {
+	return d.inlineKind(ctx, address, name, videoKind)
+}
+
+func (d *downloader) inlineKind(ctx context.Context, address, name string, want mediaKind) (string, error) {
 	if len(address) >= 5 && strings.EqualFold(address[:5], "data:") {
-		return d.checkData(address, name)
+		return d.checkData(address, name, want)
 	}
-	limited, cancel := context.WithTimeout(ctx, mediaDeadline)
+	limited, cancel := context.WithTimeout(ctx, d.deadline)
 	defer cancel()
-	content, err := d.download(limited, address, name)
+	content, err := d.download(limited, address, name, want)
 	if err != nil {
 		if limited.Err() != nil && ctx.Err() == nil {
-			return "", mediaRetry("%s: %s was not downloaded within %g s", name, shown(address), mediaDeadline.Seconds())
+			return "", mediaRetry("%s: %s was not downloaded within %g s", name, shown(address), d.deadline.Seconds())
 		}
 		return "", err
 	}
-	kind := sniff(content)
+	kind := want.sniff(content)
 	if kind == "" {
-		return "", mediaRefused("%s: %s is no PNG, JPEG, GIF or WebP image", name, shown(address))
+		return "", mediaRefused("%s: %s is no %s", name, shown(address), want.words)
+	}
+	if err := d.checkPixels(content, kind, name); err != nil {
+		return "", err
 	}
 	return "data:" + kind + ";base64," + base64.StdEncoding.EncodeToString(content), nil
 }
 
-func (d *downloader) checkData(uri, name string) (string, error) {
+func (d *downloader) checkPixels(content []byte, kind, name string) error {
+	if !strings.HasPrefix(kind, "image/") {
+		return nil
+	}
+	width, height, ok := imageSize(content, kind)
+	if !ok {
+		return mediaRefused("%s: its width and height cannot be read, so it is damaged", name)
+	}
+	if width > d.maxPixels/height {
+		return mediaRefused("%s has %d x %d pixels, more than %d (TASKGATE_MEDIA_MAX_PIXELS)", name, width, height, d.maxPixels)
+	}
+	return nil
+}
+
+func (d *downloader) checkData(uri, name string, want mediaKind) (string, error) {
 	heading, text, found := strings.Cut(uri, ",")
 	if !found || !strings.HasSuffix(strings.ToLower(heading), ";base64") {
-		return "", mediaRefused("%s: the data: URI must look like data:image/png;base64,…", name)
+		return "", mediaRefused("%s: the data: URI must look like data:%s;base64,…", name, want.example)
 	}
 	if len(text)/4*3 > d.maxBytes+2 {
-		return "", d.tooLarge(name)
+		return "", d.tooLarge(name, want)
 	}
 	content, err := base64.StdEncoding.Strict().DecodeString(text)
 	if err != nil || strings.ContainsAny(text, "\r\n") {
 		return "", mediaRefused("%s: the data: URI holds no valid base64", name)
 	}
 	if len(content) > d.maxBytes {
-		return "", d.tooLarge(name)
+		return "", d.tooLarge(name, want)
 	}
-	kind := sniff(content)
+	kind := want.sniff(content)
 	if kind == "" {
-		return "", mediaRefused("%s: the data: URI holds no PNG, JPEG, GIF or WebP image", name)
+		return "", mediaRefused("%s: the data: URI holds no %s", name, want.words)
 	}
-	if declared, _, _ := strings.Cut(strings.ToLower(heading[5:]), ";"); declared == kind {
+	if err := d.checkPixels(content, kind, name); err != nil {
+		return "", err
+	}
+	if declared, _, _ := strings.Cut(heading[5:], ";"); declared == kind && strings.HasPrefix(heading, "data:") {
 		return uri, nil
 	}
 	return "data:" + kind + ";base64," + text, nil
 }
 
-func (d *downloader) download(ctx context.Context, address, name string) ([]byte, error) {
+func (d *downloader) download(ctx context.Context, address, name string, want mediaKind) ([]byte, error) {
 	var base *url.URL
 	next := address
 	for range maxRedirects + 1 {
@@ -117,13 +172,13 @@ func (d *downloader) download(ctx context.Context, address, name string) ([]byte
 		if err != nil {
 			return nil, err
 		}
-		response, err := d.request(ctx, target, name)
+		response, err := d.request(ctx, target, name, want)
 		if err != nil {
 			return nil, err
 		}
 		next = response.Header.Get("location")
 		if next == "" || !isRedirect(response.StatusCode) {
-			content, err := d.read(response, target, name)
+			content, err := d.read(response, target, name, want)
 			response.Body.Close()
 			return content, err
 		}
@@ -150,19 +205,43 @@ func parseTarget(base *url.URL, address, name string) (*url.URL, error) {
 		return nil, mediaRefused("%s: only http and https URLs are downloaded", name)
 	case target.User != nil:
 		return nil, mediaRefused("%s: a URL with a user name or password is not downloaded", name)
+	case target.Port() != "" && !isPort(target.Port()):
+		return nil, mediaRefused("%s: the URL is malformed", name)
+	case isNumber(target.Hostname()):
+		// some resolvers read 127.1, 2130706433 or 0x7f000001 as an address, others ask for that name
+		return nil, mediaRefused("%s: the host %s is no IP address in its usual form", name, target.Hostname())
 	}
 	return target, nil
 }
 
-func (d *downloader) request(ctx context.Context, target *url.URL, name string) (*http.Response, error) {
+func isPort(text string) bool {
+	number, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && number > 0
+}
+
+// isNumber says whether a host ends in a number and is no IP address all the same.
+func isNumber(host string) bool {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return false
+	}
+	host = strings.ToLower(strings.TrimRight(host, "."))
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	digits, hex := strings.CutPrefix(last, "0x")
+	if hex {
+		return strings.Trim(digits, "0123456789abcdef") == ""
+	}
+	return last != "" && strings.Trim(last, "0123456789") == ""
+}
+
+func (d *downloader) request(ctx context.Context, target *url.URL, name string, want mediaKind) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {
 		return nil, mediaRefused("%s: the URL is malformed", name)
 	}
 	request.Header.Set("User-Agent", mediaAgent)
-	request.Header.Set("Accept", "image/*")
+	request.Header.Set("Accept", want.accept)
 	request.Header.Set("Accept-Encoding", "identity")
-	response, err := d.client.Do(request)
+	response, err := d.transport.RoundTrip(request) // a client would look at Location itself
 	if err == nil {
 		return response, nil
 	}
@@ -172,10 +251,6 @@ func (d *downloader) request(ctx context.Context, target *url.URL, name string) 
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
-	}
-	var wrapped *url.Error
-	if errors.As(err, &wrapped) {
-		err = wrapped.Err
 	}
 	return nil, mediaRetry("%s: %s cannot be downloaded: %v", name, shown(target.String()), err)
 }
@@ -199,10 +274,10 @@ func (d *downloader) dial(ctx context.Context, network, hostPort string) (net.Co
 	var addresses []netip.Addr
 	if literal, err := netip.ParseAddr(host); err == nil {
 		addresses = []netip.Addr{literal}
-	} else if addresses, err = net.DefaultResolver.LookupNetIP(ctx, "ip", host); err != nil {
+	} else if addresses, err = d.lookup(ctx, "ip", host); err != nil {
 		return nil, fmt.Errorf("the host %s cannot be resolved: %w", host, err)
 	}
-	if !d.allowed.host(host) {
+	if !d.allowed.host(host) && !(d.own != "" && strings.EqualFold(hostPort, d.own)) {
 		for _, address := range addresses {
 			if !address.IsValid() {
 				return nil, fmt.Errorf("the host %s has an address that is none", host)
@@ -225,7 +300,7 @@ func (d *downloader) dial(ctx context.Context, network, hostPort string) (net.Co
 	return nil, err
 }
 
-func (d *downloader) read(response *http.Response, target *url.URL, name string) ([]byte, error) {
+func (d *downloader) read(response *http.Response, target *url.URL, name string, want mediaKind) ([]byte, error) {
 	where := name + ": " + shown(target.String())
 	status := response.StatusCode
 	switch {
@@ -236,35 +311,20 @@ func (d *downloader) read(response *http.Response, target *url.URL, name string)
 	case response.Header.Get("content-encoding") != "" && response.Header.Get("content-encoding") != "identity":
 		return nil, mediaRefused("%s is sent compressed, though that was not asked for", where)
 	case response.ContentLength > int64(d.maxBytes):
-		return nil, d.tooLarge(name)
+		return nil, d.tooLarge(name, want)
 	}
 	content, err := io.ReadAll(io.LimitReader(response.Body, int64(d.maxBytes)+1))
 	if err != nil {
 		return nil, mediaRetry("%s broke off: %v", where, err)
 	}
 	if len(content) > d.maxBytes {
-		return nil, d.tooLarge(name)
+		return nil, d.tooLarge(name, want)
 	}
 	return content, nil
 }
 
-func (d *downloader) tooLarge(name string) error {
-	return mediaRefused("%s is larger than %d bytes (TASKGATE_MEDIA_MAX_BYTES)", name, d.maxBytes)
-}
-
-// sniff is the media type by the first bytes: PNG, JPEG, GIF or WebP, else empty.
-func sniff(content []byte) string {
-	switch {
-	case bytes.HasPrefix(content, []byte("\x89PNG\r\n\x1a\n")):
-		return "image/png"
-	case bytes.HasPrefix(content, []byte("\xff\xd8\xff")):
-		return "image/jpeg"
-	case bytes.HasPrefix(content, []byte("GIF87a")), bytes.HasPrefix(content, []byte("GIF89a")):
-		return "image/gif"
-	case len(content) >= 12 && string(content[:4]) == "RIFF" && string(content[8:12]) == "WEBP":
-		return "image/webp"
-	}
-	return ""
+func (d *downloader) tooLarge(name string, want mediaKind) error {
+	return mediaRefused("%s is larger than %d bytes (%s)", name, d.maxBytes, want.maxBytes)
 }
 
 // shown is a URL as errors show it: without its query, which may be a signature.

@@ -162,14 +162,21 @@ func (r rules) incomplete(a answer, words string) error {
 }
 
 // judgeFailure is the error for a call that had no answer: failure is connect, timeout or disconnect.
-func judgeFailure(failure, words string, sentFor time.Duration) error {
+func judgeFailure(failure, words string, sentFor time.Duration) *worker.TaskError {
+	told := map[string]any{
+		"provider": map[string]any{"status": nil, "request_id": nil, "message": words, "type": failure, "code": nil}, "delivery": "unknown",
+	}
+	var err *worker.TaskError
 	switch failure {
 	case "timeout":
-		return worker.Retry("the provider did not answer in %.0f s: %s", sentFor.Seconds(), words).WithCode("provider_timeout")
+		err = worker.Retry("the provider did not answer in %.0f s: %s", sentFor.Seconds(), words).WithCode("provider_timeout")
 	case "connect":
-		return worker.Retry("the provider cannot be reached: %s", words).WithCode("provider_unavailable")
+		told["delivery"] = "none"
+		err = worker.Retry("the provider cannot be reached: %s", words).WithCode("provider_unavailable")
+	default:
+		err = worker.Retry("the provider closed the connection before its answer was complete: %s", words).WithCode("provider_unavailable")
 	}
-	return worker.Retry("the provider closed the connection before its answer was complete: %s", words).WithCode("provider_unavailable")
+	return err.WithInfo(told)
 }
 
 func info(a answer, p problem, status int) any {

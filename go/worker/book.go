@@ -63,6 +63,13 @@ func (b *book) count() int {
 	return len(b.held)
 }
 
+// over says that more is held than there are slots.
+func (b *book) over() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.held) > b.slots
+}
+
 // free is how many slots are free, and the tokens of the others.
 func (b *book) free() (int, []int64) {
 	b.mu.Lock()

@@ -13,20 +13,30 @@ import (
 // Every statement that this program sends. The rules live in the functions, in the database.
 // %s is their schema: `taskgate` for a tasks table in `public`.
 const (
-	sqlVersion    = `SELECT version FROM %s.schema_version`
-	sqlRegister   = `SELECT %s.register_worker($1::text, 'go', $2::text, $3::text, $4::integer, $5::integer, $6::text[], $7::text[], $8::text[])`
-	sqlForget     = `SELECT %s.forget_worker($1::text)`
-	sqlClaim      = `SELECT outcome, extract(epoch FROM next_due), task_id, token, task_type, request, attempt, max_attempts, timeout_seconds, tenant, metadata, checkpoint, traceparent, extract(epoch FROM waited) FROM %s.claim($1::text, $2::integer, $3::bigint[], $4::interval, $5::text[], $6::integer)`
-	sqlBodies     = `SELECT task_id, token, request, metadata, checkpoint FROM %s.claimed_bodies($1::text[], $2::bigint[])`
-	sqlRenew      = `SELECT task_id, token, outcome FROM %s.renew($1::text, $2::text[], $3::bigint[], $4::interval, $5::boolean)`
-	sqlComplete   = `SELECT task_id, token, outcome FROM %s.complete($1::text[], $2::bigint[], $3::text[])`
-	sqlFail       = `SELECT task_id, token, outcome FROM %s.fail($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::boolean[], $7::interval[])`
-	sqlRelease    = `SELECT task_id, token, outcome FROM %s.release($1::text[], $2::bigint[], $3::interval[], $4::text[], $5::text[], $6::text[])`
-	sqlCheckpoint = `SELECT %s.checkpoint($1::text, $2::bigint, $3::text, $4::text)`
-	sqlRecover    = `SELECT %s.recover()`
-	sqlPurge      = `SELECT %s.purge($1::integer)`
-	sqlEnqueue    = `SELECT task_id, outcome FROM %s.enqueue($1::text[], $2::text[], $3::text[], $4::boolean[], $5::text[], $6::text, $7::text)`
-	sqlListen     = `LISTEN %[1]s_ready; LISTEN %[1]s_cancel`
+	sqlVersion      = `SELECT version FROM %s.schema_version`
+	sqlRegister     = `SELECT %s.register_worker($1::text, 'go', $2::text, $3::text, $4::integer, $5::integer, $6::text[], $7::text[], $8::text[])`
+	sqlForget       = `SELECT %s.forget_worker($1::text)`
+	sqlClaim        = `SELECT outcome, extract(epoch FROM next_due), task_id, token, task_type, request, attempt, max_attempts, timeout_seconds, tenant, metadata, checkpoint, traceparent, extract(epoch FROM waited), upstream, model, paid FROM %s.claim($1::text, $2::integer, $3::bigint[], $4::interval, $5::text[], $6::integer, $7::boolean)`
+	sqlFlush        = `SELECT %s.flush()`
+	sqlBodies       = `SELECT task_id, token, request, metadata, checkpoint FROM %s.claimed_bodies($1::text[], $2::bigint[])`
+	sqlRenew        = `SELECT task_id, token, outcome FROM %s.renew($1::text, $2::text[], $3::bigint[], $4::interval, $5::boolean)`
+	sqlComplete     = `SELECT task_id, token, outcome FROM %s.complete($1::text[], $2::bigint[], $3::text[])`
+	sqlFail         = `SELECT task_id, token, outcome FROM %s.fail($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::boolean[], $7::interval[])`
+	sqlRelease      = `SELECT task_id, token, outcome FROM %s.release($1::text[], $2::bigint[], $3::interval[], $4::text[], $5::text[], $6::text[])`
+	sqlCheckpoint   = `SELECT %s.checkpoint($1::text, $2::bigint, $3::text, $4::text)`
+	sqlIntend       = `SELECT %s.intend($1::text, $2::bigint, $3::text, $4::boolean)`
+	sqlOperation    = `SELECT %s.save_operation($1::text, $2::bigint, $3::text)`
+	sqlWithdraw     = `SELECT %s.withdraw($1::text, $2::bigint)`
+	sqlUpstreams    = `SELECT name, api, base_url, key_env, key_file, to_jsonb(models), model, project, location, credentials_file, enabled FROM %s.upstreams`
+	sqlRecover      = `SELECT %s.recover()`
+	sqlPurge        = `SELECT %s.purge($1::integer)`
+	sqlEnqueue      = `SELECT task_id, outcome FROM %s.enqueue($1::text[], $2::text[], $3::text[], $4::boolean[], $5::text[], $6::text, $7::text)`
+	sqlMediaBegin   = `SELECT %s.media_begin($1::text, $2::text)`
+	sqlMediaAppend  = `SELECT %s.media_append($1::bigint, $2::integer, $3::bytea[])`
+	sqlMediaAttach  = `SELECT %s.media_attach($1::text, $2::bigint, $3::text, $4::bigint, $5::text, $6::bigint, $7::text)`
+	sqlMediaDiscard = `SELECT %s.media_discard($1::bigint)`
+	sqlMediaCollect = `SELECT blob, object FROM %s.media_collect($1::text)`
+	sqlListen       = `LISTEN %[1]s_ready; LISTEN %[1]s_cancel`
 )
 
 const (
@@ -49,26 +59,18 @@ type calls struct {
 	prepared map[string]*pgconn.StatementDescription // nil behind a transaction-mode pooler, which they do not survive
 }
 
-// rows sends one statement, prepared where that is possible: parsing and planning cost more than a short call.
+// rows sends one statement, prepared where that is possible.
 func (c calls) rows(ctx context.Context, sql string, params ...param) ([][][]byte, error) {
-	values, formats := make([][]byte, len(params)), make([]int16, len(params))
-	for i, each := range params {
-		values[i], formats[i] = each.value, each.format
-	}
+	values, formats := encoded(params)
 	if c.prepared == nil {
 		result := c.conn.ExecParams(ctx, fmt.Sprintf(sql, c.schema), values, nil, formats, nil).Read()
 		return result.Rows, result.Err
 	}
-	statement := c.prepared[sql]
-	if statement == nil {
-		var err error
-		name := fmt.Sprintf("taskgate_%d", len(c.prepared))
-		if statement, err = c.conn.Prepare(ctx, name, fmt.Sprintf(sql, c.schema), nil); err != nil {
-			return nil, err
-		}
-		c.prepared[sql] = statement
+	prepared, err := c.prepare(ctx, sql)
+	if err != nil {
+		return nil, err
 	}
-	result := c.conn.ExecStatement(ctx, statement, values, formats, nil).Read()
+	result := c.conn.ExecStatement(ctx, prepared, values, formats, nil).Read()
 	return result.Rows, result.Err
 }
 
@@ -163,28 +165,37 @@ func (c calls) renew(ctx context.Context, worker string, held []*attempt, lease 
 	return verdicts(c.rows(ctx, sqlRenew, text(worker), ids, tokens, text(interval(lease)), text(strconv.FormatBool(draining))))
 }
 
-func (c calls) complete(ctx context.Context, batch []settlement) ([]verdict, error) {
+// settle is the call that writes a batch of outcomes of one verb.
+func settle(v verb, batch []settlement) statement {
 	ids, tokens := keys(batch, settlement.of)
-	results := make([][]byte, len(batch))
-	for i := range batch {
-		results[i] = batch[i].result
+	switch v {
+	case verbComplete:
+		results := make([][]byte, len(batch))
+		for i := range batch {
+			results[i] = batch[i].result
+		}
+		return statement{sqlComplete, []param{ids, tokens, binaryForm(textArray(results, nil))}}
+	case verbFail:
+		retries := literal(list(len(batch), func(i int) string { return strconv.FormatBool(batch[i].retry) }))
+		return statement{sqlFail, []param{ids, tokens, texts(batch, settlement.message), texts(batch, settlement.codeText), infos(batch), retries, delays(batch)}}
 	}
-	return verdicts(c.rows(ctx, sqlComplete, ids, tokens, binaryForm(textArray(results, nil))))
-}
-
-func (c calls) fail(ctx context.Context, batch []settlement) ([]verdict, error) {
-	ids, tokens := keys(batch, settlement.of)
-	return verdicts(c.rows(ctx, sqlFail, ids, tokens, texts(batch, settlement.message), texts(batch, settlement.codeText), infos(batch),
-		literal(list(len(batch), func(i int) string { return strconv.FormatBool(batch[i].retry) })), delays(batch)))
-}
-
-func (c calls) release(ctx context.Context, batch []settlement) ([]verdict, error) {
-	ids, tokens := keys(batch, settlement.of)
-	return verdicts(c.rows(ctx, sqlRelease, ids, tokens, delays(batch), texts(batch, settlement.codeText), texts(batch, settlement.message), infos(batch)))
+	return statement{sqlRelease, []param{ids, tokens, delays(batch), texts(batch, settlement.codeText), texts(batch, settlement.message), infos(batch)}}
 }
 
 func (c calls) checkpoint(ctx context.Context, id string, token int64, checkpoint, progress []byte) (string, error) {
 	return c.one(ctx, sqlCheckpoint, text(id), number(token), literal(checkpoint), literal(progress))
+}
+
+func (c calls) intend(ctx context.Context, id string, token int64, account []byte, retry bool) (string, error) {
+	return c.one(ctx, sqlIntend, text(id), number(token), literal(account), text(strconv.FormatBool(retry)))
+}
+
+func (c calls) saveOperation(ctx context.Context, id string, token int64, operation []byte) (string, error) {
+	return c.one(ctx, sqlOperation, text(id), number(token), literal(operation))
+}
+
+func (c calls) withdraw(ctx context.Context, id string, token int64) (string, error) {
+	return c.one(ctx, sqlWithdraw, text(id), number(token))
 }
 
 func (c calls) recover(ctx context.Context) (int, error) { return c.count(ctx, sqlRecover) }

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,16 +14,20 @@ import (
 const inlineBytes = 65_536
 
 type claimAnswer struct {
-	outcome string // claimed, busy, full, empty or unsure
+	outcome string // claimed, busy, full, limited, empty or unsure
 	tasks   []*Task
 	nextDue *time.Duration
 }
 
-func (c calls) claim(ctx context.Context, worker string, slots int, held []int64, lease time.Duration, types []string) (claimAnswer, error) {
-	rows, err := c.rows(ctx, sqlClaim, text(worker), number(slots), literal(integers(held)), text(interval(lease)), binaryForm(textArray(types, nil)), number(inlineBytes))
-	if err != nil {
-		return claimAnswer{}, err
-	}
+// claim is the call for tasks. When flush is false its answer counts only once a sqlFlush behind it was answered:
+// until then a crash of the server may undo it.
+func claim(worker string, slots int, held []int64, lease time.Duration, types []string, flush bool) statement {
+	return statement{sqlClaim, []param{text(worker), number(slots), literal(integers(held)), text(interval(lease)),
+		binaryForm(textArray(types, nil)), number(inlineBytes), text(strconv.FormatBool(flush))}}
+}
+
+// claimed reads the answer. Large bodies are missing in it.
+func claimed(rows [][][]byte) (claimAnswer, error) {
 	if len(rows) == 0 {
 		return claimAnswer{}, errors.New("claim answered no row")
 	}
@@ -39,11 +44,12 @@ func (c calls) claim(ctx context.Context, worker string, slots int, held []int64
 	}
 	answer := claimAnswer{outcome: "claimed", tasks: make([]*Task, len(rows))}
 	for i, row := range rows {
+		var err error
 		if answer.tasks[i], err = claimedTask(row); err != nil {
 			return claimAnswer{}, err
 		}
 	}
-	return answer, c.bodies(ctx, &answer)
+	return answer, nil
 }
 
 // bodies fetches the large bodies that the claim left out. When that fails, the next claim has the same tasks again.
@@ -90,9 +96,15 @@ func claimedTask(row [][]byte) (*Task, error) {
 	if err := errors.Join(err, err2, err3, err4, err5); err != nil {
 		return nil, fmt.Errorf("claim answered what this program does not understand: %w", err)
 	}
+	var paid *Paid
+	if row[16] != nil {
+		if err := json.Unmarshal(row[16], &paid); err != nil {
+			return nil, fmt.Errorf("claim answered a paid call that this program does not understand: %w", err)
+		}
+	}
 	return &Task{
 		ID: string(row[2]), Token: token, Type: string(row[4]), Request: row[5], Attempt: attempt, MaxAttempts: most,
 		Timeout: limit, Tenant: string(row[9]), Metadata: row[10], Checkpoint: row[11], Traceparent: string(row[12]),
-		waited: waited, again: string(row[0]) == "again",
+		Upstream: string(row[14]), Model: string(row[15]), Paid: paid, waited: waited, again: string(row[0]) == "again",
 	}, nil
 }

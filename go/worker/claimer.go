@@ -14,8 +14,8 @@ type claimer struct {
 	unsure    time.Duration
 	begun     int // tasks of the last claim
 	gathered  bool
-	woken     bool // by a notification
-	inVain    int  // claims in a row that a notification led to and that found nothing
+	woken     bool          // by a notification
+	spread    time.Duration // notified claims come somewhere within it
 }
 
 const (
@@ -26,12 +26,22 @@ const (
 	longestPoll = 45 * time.Second
 	// where more slots come free than are free, one claim for all of them waits for so long at most
 	gatherPause = 2 * time.Millisecond
-	spreadMost  = 64 * time.Millisecond
+	// A notification reaches every idle worker, and only one of them can win. Each waits at random within a spread of
+	// its own, which a claim in vain widens by a step and one that brought tasks halves: so it grows with the number of
+	// idle workers, and about two claims come each millisecond, the first at once, whatever the fleet's size.
+	spreadStep = 250 * time.Microsecond
+	spreadMost = 500 * time.Millisecond
+	// What a claim in vain took beyond the first, it mostly stood in line behind others: the spread widens by that too,
+	// up to the second, so that a large fleet need not be woken in vain by hundreds of tasks first.
+	uncontended   = 10 * time.Millisecond
+	contendedMost = 5 * time.Millisecond
 )
 
 // run claims until the worker drains.
 func (c *claimer) run(ctx context.Context) {
 	defer func() {
+		c.attend(false)
+		c.w.link.kick()
 		if c.client.conn != nil {
 			closeNow(c.client.conn)
 		}
@@ -49,6 +59,7 @@ func (c *claimer) run(ctx context.Context) {
 			if c.w.mismatch(err) || ctx.Err() != nil {
 				return
 			}
+			c.w.link.kick() // outcomes are its business now
 			c.w.state.failed("claimer", err)
 			c.sleep(ctx, wait.pause(5*time.Second), false)
 			continue
@@ -63,34 +74,42 @@ func (c *claimer) run(ctx context.Context) {
 
 // step does one thing and says how long there is nothing to do.
 func (c *claimer) step(ctx context.Context) (time.Duration, error) {
+	c.attend(false)
 	if c.client.conn == nil {
 		return 0, c.connect(ctx)
 	}
 	if err := c.upkeep(ctx); err != nil {
 		return 0, err
 	}
+	ended, batch := c.outcomes()
 	free, held := c.w.book.free()
-	if free <= 0 {
+	if free+len(batch) <= 0 {
 		return longestPoll, nil
 	}
-	if c.gathers(free, len(held)) {
+	if len(batch) == 0 && c.gathers(free, len(held)) {
 		return gatherPause, nil
+	}
+	select { // what was told before this claim it will see
+	case <-c.w.ready:
+	default:
 	}
 	sent := now()
 	limited, cancel := context.WithTimeout(ctx, min(max(c.w.cfg.Lease/2, 2*time.Second), 30*time.Second))
 	defer cancel()
-	answer, err := c.client.claim(limited, c.w.id, free, held, c.w.cfg.Lease, c.w.types)
+	answer, err := c.cycle(limited, ended, batch, free, held)
 	if err != nil {
 		return 0, err
 	}
+	c.attend(true)
 	c.w.metrics.claims(answer.outcome)
 	c.begun = len(answer.tasks)
 	switch {
 	case answer.outcome == "claimed":
-		c.inVain = 0
+		c.spread /= 2
 		c.start(answer.tasks, sent)
-	case answer.outcome == "empty" && c.woken:
-		c.inVain = min(c.inVain+1, 16)
+	case c.woken && (answer.outcome == "empty" || answer.outcome == "unsure"):
+		stood := min(max(0, now()-sent-uncontended), contendedMost)
+		c.spread = min(c.spread+spreadStep+stood, spreadMost)
 	}
 	c.woken = false
 	return c.pause(answer), nil
@@ -137,8 +156,12 @@ func (c *claimer) pause(answer claimAnswer) time.Duration {
 		c.unsure = 0
 	}
 	switch answer.outcome {
-	case "full": // others hold the limit: no notification says when they let go
-		return jitter(time.Second, 0.2, 1)
+	case "full", "limited": // others hold the limit; a notification says when they leave room
+		pause := jitter(time.Second, 0.2, 1)
+		if answer.nextDue != nil {
+			pause = min(pause, max(*answer.nextDue, time.Millisecond))
+		}
+		return pause
 	case "empty":
 		poll := jitter(min(c.w.cfg.Poll, longestPoll), 0.5, 1)
 		if answer.nextDue != nil {
@@ -164,23 +187,25 @@ func (c *claimer) sleep(ctx context.Context, most time.Duration, alert bool) {
 	ready, freed := c.w.ready, c.w.book.freed
 	if !alert {
 		ready, freed = nil, nil
+	} else if c.attend(true); c.w.link.attended.Load() && c.w.link.buffer.count() > 0 {
+		return
 	}
 	select {
 	case <-timer.C:
 	case <-ready:
 		c.woken = true
-		c.spread(ctx)
+		timer.Reset(jitter(c.spread, 0, 1))
+		select {
+		case <-timer.C:
+		case <-freed:
+			c.woken = false
+		case <-c.w.draining:
+		case <-ctx.Done():
+		}
 	case <-freed:
+		c.woken = false
 	case <-c.w.draining:
 	case <-ctx.Done():
-	}
-}
-
-// spread keeps a fleet of idle workers from claiming all at once for one task: who was woken in vain before claims
-// a moment later, up to spreadMost.
-func (c *claimer) spread(ctx context.Context) {
-	if c.inVain > 2 {
-		rest(ctx, jitter(min(spreadMost, time.Millisecond<<(c.inVain-2)), 0, 1))
 	}
 }
 

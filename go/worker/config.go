@@ -39,6 +39,29 @@ type Config struct {
 	MediaAllow     string
 	MediaMaxBytes  int
 
+	MediaMaxVideoBytes int
+	MediaMaxPixels     int
+	MediaStore         string
+	MediaMaxStoreBytes int64
+
+	GeminiAPIKey      string
+	GeminiBaseURL     string
+	VeoAPI            string
+	VeoModel          string
+	ModelAliases      map[string]string
+	VeoPoll           time.Duration
+	VeoSubmit         time.Duration
+	VeoTimeout        time.Duration
+	VeoAudioRetries   int
+	RetryAmbiguous    bool // a video whose submission had no answer
+	LLMFailAmbiguous  bool // a chat whose call had no answer
+	AccountWait       time.Duration
+	GoogleProject     string
+	GoogleLocation    string
+	GoogleBaseURL     string // of Vertex
+	GoogleCredentials string // a file; empty: the metadata server
+	GoogleStorageURL  string
+
 	// Types limits the worker to some of its handlers; empty means all of them.
 	Types []string
 }
@@ -71,6 +94,29 @@ func FromEnvironment() (Config, error) {
 		InlineImages:   r.choice("TASKGATE_IMAGES", "inline", "pass") == "inline",
 		MediaAllow:     r.text("TASKGATE_MEDIA_ALLOW", ""),
 		MediaMaxBytes:  r.integer("TASKGATE_MEDIA_MAX_BYTES", 20<<20, 1024, math.MaxInt32),
+
+		MediaMaxVideoBytes: r.integer("TASKGATE_MEDIA_MAX_VIDEO_BYTES", 50<<20, 1024, math.MaxInt32),
+		MediaMaxPixels:     r.integer("TASKGATE_MEDIA_MAX_PIXELS", 50_000_000, 1, math.MaxInt),
+		MediaStore:         r.text("TASKGATE_MEDIA_STORE", "postgres"),
+		MediaMaxStoreBytes: int64(r.integer("TASKGATE_MEDIA_MAX_STORE_BYTES", maxStoreBytes, 1024, math.MaxInt)),
+
+		GeminiAPIKey:      r.text("GOOGLE_API_KEY", r.text("GEMINI_API_KEY", "")),
+		GeminiBaseURL:     r.text("GEMINI_BASE_URL", r.text("GOOGLE_GEMINI_BASE_URL", "")),
+		VeoAPI:            r.choice("TASKGATE_VEO_API", "interactions", "gemini", "vertex"),
+		VeoModel:          r.text("TASKGATE_VEO_MODEL", ""),
+		ModelAliases:      r.pairs("TASKGATE_MODEL_ALIASES"),
+		VeoPoll:           r.seconds("TASKGATE_VEO_POLL_SECONDS", 10, 0.01, 3600),
+		VeoSubmit:         r.seconds("TASKGATE_VEO_SUBMIT_SECONDS", 120, 0.01, 1e9),
+		VeoTimeout:        r.seconds("TASKGATE_VEO_TIMEOUT_SECONDS", 3600, 0.01, 1e9),
+		VeoAudioRetries:   r.integer("TASKGATE_VEO_AUDIO_RETRIES", 0, 0, 20),
+		RetryAmbiguous:    r.choice("TASKGATE_AMBIGUOUS_SUBMIT", "fail", "retry") == "retry",
+		LLMFailAmbiguous:  r.choice("TASKGATE_LLM_AMBIGUOUS", "retry", "fail") == "fail",
+		AccountWait:       r.seconds("TASKGATE_ACCOUNT_WAIT_SECONDS", 600, 0, 1e9),
+		GoogleProject:     r.text("GOOGLE_CLOUD_PROJECT", ""),
+		GoogleLocation:    r.text("GOOGLE_CLOUD_LOCATION", "us-central1"),
+		GoogleBaseURL:     r.text("GOOGLE_VERTEX_BASE_URL", ""),
+		GoogleCredentials: r.text("GOOGLE_APPLICATION_CREDENTIALS", ""),
+		GoogleStorageURL:  r.text("STORAGE_EMULATOR_HOST", ""),
 	}
 	if r.err == nil {
 		r.err = cfg.check()
@@ -153,6 +199,22 @@ func (r *reader) flag(name string) bool {
 	}
 	r.fail(name, "must be 1 or 0")
 	return false
+}
+
+// pairs reads "old=new, old2=new2".
+func (r *reader) pairs(name string) map[string]string {
+	out := map[string]string{}
+	for _, entry := range strings.Split(r.text(name, ""), ",") {
+		if entry = strings.TrimSpace(entry); entry == "" {
+			continue
+		}
+		from, to, found := strings.Cut(entry, "=")
+		if from, to = strings.TrimSpace(from), strings.TrimSpace(to); !found || from == "" || to == "" || from == to {
+			r.fail(name, "must look like old=new, old2=new2")
+		}
+		out[from] = to
+	}
+	return out
 }
 
 // choice takes one of the options; the first is the default.

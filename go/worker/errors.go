@@ -73,6 +73,9 @@ var ErrLeaseLost = errors.New("the task is no longer ours")
 // errStale is the lease that the database itself called lost.
 var errStale = fmt.Errorf("%w: stale", ErrLeaseLost)
 
+// errNoSlot is a task that was claimed for a slot that did not come free.
+var errNoSlot = errors.New("no slot")
+
 // Why a handler's context ended; see context.Cause.
 var (
 	ErrCancelled = errors.New("cancelled")

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/taskgate/taskgate/go/internal/cutproxy"
 	"github.com/taskgate/taskgate/go/internal/testdb"
 )
@@ -180,10 +182,17 @@ func TestLostClaimReplyIsHandedOutAgain(t *testing.T) {
 		return nil, nil
 	}})
 	testdb.Until(t, "the start", func() bool { return len(r.log.events("worker_started")) == 1 })
-	// the same worker's claim, whose answer never reaches it
-	r.exec("INSERT INTO tasks (task_id, status, task_type, request, run_at) VALUES ('x', 'pending', 't', '{}', now() + interval '1 hour')")
-	r.exec("WITH due AS (UPDATE tasks SET run_at = now() WHERE task_id = 'x') SELECT 1")
-	token := value[int64](r, "SELECT token FROM taskgate.claim($1, 1, '{}', interval '1 minute', '{t}')", r.w.ID())
+	// the same worker's claim, whose answer never reaches it; in the insert's transaction, so that it is the first
+	var token int64
+	err := pgx.BeginFunc(t.Context(), r.db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), "INSERT INTO tasks (task_id, status, task_type, request) VALUES ('x', 'pending', 't', '{}')"); err != nil {
+			return err
+		}
+		return tx.QueryRow(t.Context(), "SELECT token FROM taskgate.claim($1, 1, '{}', interval '1 minute', '{t}')", r.w.ID()).Scan(&token)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	r.exec("SELECT pg_notify('taskgate_ready', '')")
 	if got := receive(t, began); got != token {
 		t.Errorf("token %d, want %d", got, token)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -19,19 +20,20 @@ type link struct {
 	mu        sync.Mutex
 	kicked    bool               // there is work
 	interrupt context.CancelFunc // ends the wait for a notification
-	keeps     []*keepRequest
+	requests  []*request
 	renewAt   time.Duration
 	closing   bool
+
+	attended atomic.Bool // by the claimer, which writes outcomes along with its next claim
 
 	client calls // only run's goroutine touches it
 	done   chan struct{}
 }
 
-// keepRequest is a checkpoint or progress of a running attempt.
-type keepRequest struct {
-	attempt              *attempt
-	checkpoint, progress []byte
-	reply                chan error
+// request is a short call for a running attempt, such as a checkpoint: fenced by its token, it answers done or stale.
+type request struct {
+	call  func(context.Context, calls) (string, error)
+	reply chan error
 }
 
 const signOfLife = 20 * time.Second
@@ -40,17 +42,22 @@ func newLink(w *Worker) *link { return &link{w: w, done: make(chan struct{})} }
 
 func (l *link) settle(s settlement) {
 	l.buffer.put(s)
+	if l.attended.Load() {
+		poke(l.w.book.freed)
+		return
+	}
 	l.kick()
 }
 
-func (l *link) keep(ctx context.Context, a *attempt, checkpoint, progress []byte) error {
-	request := &keepRequest{a, checkpoint, progress, make(chan error, 1)}
+// ask makes one short call, and waits for its answer. It fails with ErrLeaseLost if that is stale.
+func (l *link) ask(ctx context.Context, call func(context.Context, calls) (string, error)) error {
+	asked := &request{call, make(chan error, 1)}
 	l.mu.Lock()
-	l.keeps = append(l.keeps, request)
+	l.requests = append(l.requests, asked)
 	l.mu.Unlock()
 	l.kick()
 	select {
-	case err := <-request.reply:
+	case err := <-asked.reply:
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -135,13 +142,13 @@ func (l *link) step(ctx context.Context) error {
 	l.mu.Lock()
 	l.kicked = false
 	renewAt, closing := l.renewAt, l.closing
-	keeps := l.keeps
-	l.keeps = nil
+	requests := l.requests
+	l.requests = nil
 	l.mu.Unlock()
-	for i, request := range keeps {
-		if err := l.write(ctx, request); err != nil {
+	for i, asked := range requests {
+		if err := l.serve(ctx, asked); err != nil {
 			l.mu.Lock()
-			l.keeps = append(keeps[i:], l.keeps...)
+			l.requests = append(requests[i:], l.requests...)
 			l.mu.Unlock()
 			return err
 		}
@@ -222,20 +229,19 @@ func (l *link) wait(ctx context.Context, most time.Duration) error {
 	return err
 }
 
-func (l *link) write(ctx context.Context, request *keepRequest) error {
+func (l *link) serve(ctx context.Context, asked *request) error {
 	ctx, cancel := context.WithTimeout(ctx, l.w.callTimeout())
 	defer cancel()
-	task := request.attempt.task
-	outcome, err := l.client.checkpoint(ctx, task.ID, task.Token, request.checkpoint, request.progress)
+	outcome, err := asked.call(ctx, l.client)
 	switch {
 	case err != nil && (dataError(err) || rowLocked(err)):
-		request.reply <- err
+		asked.reply <- err
 	case err != nil:
 		return err
 	case outcome == "stale":
-		request.reply <- ErrLeaseLost
+		asked.reply <- ErrLeaseLost
 	default:
-		request.reply <- nil
+		asked.reply <- nil
 	}
 	return nil
 }

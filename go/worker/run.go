@@ -23,14 +23,17 @@ func (w *Worker) begin(task *Task, sent time.Duration) {
 		cancel(nil) // handed out again while it runs here: nothing to do
 		return
 	}
-	if w.isDraining() { // the claim was under way when the signal came
+	switch {
+	case w.isDraining(): // the claim was under way when the signal came
 		w.settle(a, nil, ErrShutdown)
 		cancel(nil)
 		return
+	case w.book.over(): // an outcome that was to leave its slot is not written yet
+		w.settle(a, nil, errNoSlot)
+		cancel(nil)
+		return
 	}
-	task.keep = func(ctx context.Context, checkpoint, progress []byte) error {
-		return w.link.keep(ctx, a, checkpoint, progress)
-	}
+	task.Backing = lent{w, task}
 	w.log.Debug("task_claimed", "task_id", task.ID, "task_type", task.Type, "token", task.Token, "attempt", task.Attempt, "waited_seconds", round(task.waited))
 	w.metrics.claimed.Add(1)
 	go w.attempt(ctx, a, handler)
@@ -125,6 +128,8 @@ func (w *Worker) settle(a *attempt, result []byte, err error) {
 			w.book.remove(a.task.Token)
 			return
 		}
+	case errors.Is(err, errNoSlot):
+		s.giveBack("released", "no slot came free for it")
 	case errors.Is(err, ErrShutdown):
 		s.giveBack("released", "the worker stopped")
 	case isStop(err, ErrTimeout):

@@ -157,10 +157,21 @@ func (b *buffer) gather() {
 // ending is how many outcomes are being written or about to be: so many slots come free soon.
 func (b *buffer) ending() int { return b.count() + int(b.writing.Load()) }
 
-// write sends one batch. An error that is the batch's own splits it, and a plain failure stands in for the one bad
-// value; any other error is the connection's, and the batch is kept.
+// write sends one batch, and heeds the answer.
 func (w *Worker) write(ctx context.Context, client calls, v verb, batch []settlement) error {
-	found, err := w.send(ctx, client, v, batch)
+	limited, cancel := context.WithTimeout(ctx, w.callTimeout())
+	w.link.buffer.writing.Store(int32(len(batch)))
+	call := settle(v, batch)
+	rows, err := client.rows(limited, call.sql, call.params...)
+	w.link.buffer.writing.Store(0)
+	cancel()
+	return w.written(ctx, client, v, batch, answer{rows, err})
+}
+
+// written heeds the answer to a batch. An error that is the batch's own splits it, and a plain failure stands in for
+// the one bad value; any other error is the connection's, and the batch is kept.
+func (w *Worker) written(ctx context.Context, client calls, v verb, batch []settlement, got answer) error {
+	found, err := verdicts(got.rows, got.err)
 	switch {
 	case err == nil:
 		w.confirm(batch, found)
@@ -186,20 +197,6 @@ func (w *Worker) write(ctx context.Context, client calls, v verb, batch []settle
 	}
 	w.link.buffer.putBack(v, batch)
 	return err
-}
-
-func (w *Worker) send(ctx context.Context, client calls, v verb, batch []settlement) ([]verdict, error) {
-	ctx, cancel := context.WithTimeout(ctx, w.callTimeout())
-	defer cancel()
-	w.link.buffer.writing.Store(int32(len(batch)))
-	defer w.link.buffer.writing.Store(0)
-	switch v {
-	case verbComplete:
-		return client.complete(ctx, batch)
-	case verbFail:
-		return client.fail(ctx, batch)
-	}
-	return client.release(ctx, batch)
 }
 
 // refuse puts a plain failure, with nothing of the handler's own in it, in the place of an outcome that the database

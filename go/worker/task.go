@@ -26,9 +26,17 @@ type Task struct {
 	Checkpoint  json.RawMessage
 	Traceparent string
 
+	// Upstream names the provider that the task goes to; empty means that of the worker's environment.
+	Upstream string
+	// Model is the model that the task counts for in limits.
+	Model string
+	// Paid is what the last attempt that asked for something paid has left; nil if none did.
+	Paid *Paid
+	// Backing is the worker that runs the task.
+	Backing Backing
+
 	waited time.Duration
 	again  bool
-	keep   func(ctx context.Context, checkpoint, progress []byte) error
 }
 
 // Decode reads the request into v. Its error is permanent, with code `invalid_request`.
@@ -46,10 +54,8 @@ func (t *Task) SaveCheckpoint(ctx context.Context, value any) error {
 	if err != nil {
 		return err
 	}
-	if t.keep != nil {
-		if err := t.keep(ctx, text, nil); err != nil {
-			return err
-		}
+	if err := t.keep(ctx, text, nil); err != nil {
+		return err
 	}
 	t.Checkpoint = text
 	return nil
@@ -58,10 +64,17 @@ func (t *Task) SaveCheckpoint(ctx context.Context, value any) error {
 // ReportProgress shows a JSON value (a fraction, a stage) as `progress` of the task.
 func (t *Task) ReportProgress(ctx context.Context, value any) error {
 	text, err := marshal(value)
-	if err != nil || t.keep == nil {
+	if err != nil {
 		return err
 	}
 	return t.keep(ctx, nil, text)
+}
+
+func (t *Task) keep(ctx context.Context, checkpoint, progress []byte) error {
+	if t.Backing == nil {
+		return nil
+	}
+	return t.Backing.Keep(ctx, checkpoint, progress)
 }
 
 // marshal is the JSON of a value, fit to be stored as jsonb, and with <, > and & as they are.

@@ -13,10 +13,17 @@ import (
 // here: pgx's own type registry would take a good part of the memory that an idle worker may have.
 // Source: "Frontend/Backend Protocol" and "Arrays" in PostgreSQL's manual; array_recv in its arrayfuncs.c.
 
-const textOID = 25
+const (
+	textOID  = 25
+	byteaOID = 17
+)
 
 // textArray is a text[] in binary form; a nil element is NULL.
 func textArray[T ~string | ~[]byte](values []T, isNull func(int) bool) []byte {
+	return array(textOID, values, isNull)
+}
+
+func array[T ~string | ~[]byte](element uint32, values []T, isNull func(int) bool) []byte {
 	size := 20
 	for _, value := range values {
 		size += 4 + len(value)
@@ -25,11 +32,11 @@ func textArray[T ~string | ~[]byte](values []T, isNull func(int) bool) []byte {
 	if len(values) == 0 {
 		out = binary.BigEndian.AppendUint32(out, 0) // no dimensions
 		out = binary.BigEndian.AppendUint32(out, 0)
-		return binary.BigEndian.AppendUint32(out, textOID)
+		return binary.BigEndian.AppendUint32(out, element)
 	}
 	out = binary.BigEndian.AppendUint32(out, 1)
 	out = binary.BigEndian.AppendUint32(out, 1) // may hold NULLs
-	out = binary.BigEndian.AppendUint32(out, textOID)
+	out = binary.BigEndian.AppendUint32(out, element)
 	out = binary.BigEndian.AppendUint32(out, uint32(len(values)))
 	out = binary.BigEndian.AppendUint32(out, 1) // lower bound
 	for i, value := range values {

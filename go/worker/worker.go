@@ -36,11 +36,14 @@ type Worker struct {
 	margin   time.Duration
 	database *pgconn.Config
 
-	book    *book
-	link    *link
-	state   *databaseState
-	metrics metrics
-	ready   chan struct{} // there may be something to claim
+	book  *book
+	link  *link
+	state *databaseState
+
+	upstreams upstreamList
+	media     mediaStore
+	metrics   metrics
+	ready     chan struct{} // there may be something to claim
 
 	base      context.Context // of every handler
 	draining  chan struct{}
@@ -69,6 +72,7 @@ func newWorker(cfg Config, log *slog.Logger) *Worker {
 	w.id = fmt.Sprintf("%s:%d:%s", host, w.pid, hex.EncodeToString(random[:]))
 	w.state = &databaseState{log: w.log, lost: make(map[string]struct{})}
 	w.link = newLink(w)
+	w.upstreams.link = w.link
 	return w
 }
 
@@ -105,6 +109,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	go w.link.run(hard)
 	go w.watch(hard)
 	go w.tidyMemory(hard)
+	go w.collectMedia(hard)
 	claiming := make(chan struct{})
 	go func() {
 		defer close(claiming)
@@ -137,6 +142,9 @@ func (w *Worker) prepare() error {
 		return err
 	}
 	w.database = database
+	if w.media, err = newMediaStore(w); err != nil {
+		return err
+	}
 	for name := range w.handlers {
 		if len(w.cfg.Types) == 0 || slices.Contains(w.cfg.Types, name) {
 			w.types = append(w.types, name)

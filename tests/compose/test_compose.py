@@ -57,7 +57,7 @@ def fresh(project: Project) -> Project:
     """The project, running without workers, with no task and a provider that has counted nothing."""
     project.files = project.files[:1]
     project.up(0)
-    project.sql("TRUNCATE tasks, task_attempts, workers")  # killed workers would count as there for a while
+    project.sql("TRUNCATE tasks, workers CASCADE")  # killed workers would count as there for a while
     project.provider("/stats/reset", method="POST")
     return project
 

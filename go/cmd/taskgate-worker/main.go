@@ -1,4 +1,4 @@
-// Command taskgate-worker runs `llm` tasks from a taskgate database. Settings come from the environment, by the same
+// Command taskgate-worker runs `llm` and `veo` tasks from a taskgate database. Settings come from the environment, by the same
 // names as the Python worker's.
 package main
 
@@ -47,7 +47,13 @@ func run(arguments []string) int {
 		fmt.Fprintln(os.Stderr, "taskgate-worker:", err)
 		return worker.ExitConfig
 	}
+	veo, err := handlers.Veo(cfg)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "taskgate-worker:", err)
+		return worker.ExitConfig
+	}
 	w := worker.New(cfg)
 	w.Handle("llm", llm, worker.WithDescription("A chat completion."))
+	w.Handle("veo", veo, worker.WithDescription("A video."), worker.WithTimeout(cfg.VeoTimeout))
 	return w.Main()
 }

@@ -167,7 +167,7 @@ func TestExitCodes(t *testing.T) {
 		"no database":   {nil, nil, 2, "DATABASE_URL is not set"},
 		"wrong setting": {[]string{"DATABASE_URL=postgresql://h/d", "TASKGATE_SLOTS=many"}, nil, 2, "TASKGATE_SLOTS"},
 		"wrong allow":   {[]string{"DATABASE_URL=postgresql://h/d", "TASKGATE_MEDIA_ALLOW=1.2.3.4/99"}, nil, 2, "TASKGATE_MEDIA_ALLOW"},
-		"unknown type":  {[]string{"DATABASE_URL=postgresql://h/d"}, []string{"--types", "llm,veo"}, 2, "veo"},
+		"unknown type":  {[]string{"DATABASE_URL=postgresql://h/d"}, []string{"--types", "llm,zzz"}, 2, "zzz"},
 		"unknown flag":  {nil, []string{"--nonsense"}, 2, "nonsense"},
 		"argument":      {nil, []string{"more"}, 2, "more"},
 		"version":       {nil, []string{"--version"}, 0, "taskgate-worker"},

@@ -1,0 +1,19 @@
+"""The Go worker as a program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def go_program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    program = tmp_path_factory.mktemp("go") / "taskgate-worker"
+    command = [str(ROOT / "scripts/go.sh"), "build", "-trimpath", "-o", str(program), "./cmd/taskgate-worker"]
+    subprocess.run(command, check=True, env={**os.environ, "CGO_ENABLED": "0"}, timeout=900)
+    return str(program)

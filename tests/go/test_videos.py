@@ -1,0 +1,27 @@
+"""The Go worker pays once and follows a thousand videos: the same tests as of the Python worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.fault.test_paid_once import test_no_kill_makes_a_second_submission, test_one_worker_follows_many_open_videos
+from tests.processes import WorkerProcess
+from tests.worker_fixtures import table
+
+__all__ = ["table", "test_no_kill_makes_a_second_submission", "test_one_worker_follows_many_open_videos"]
+
+
+@pytest.fixture
+def start_worker(database: str, go_program: str) -> Iterator[Callable[..., WorkerProcess]]:
+    """As in tests/worker_fixtures.py, for the Go worker."""
+    started: list[WorkerProcess] = []
+
+    def start(types: str, *, app: None = None, **values: str) -> WorkerProcess:
+        started.append(WorkerProcess(database, types, app=app, program=go_program, **values))
+        return started[-1]
+
+    yield start
+    for worker in started:
+        worker.close()
