@@ -20,7 +20,9 @@ BEGIN
     ON CONFLICT (worker_id) DO UPDATE SET slots = excluded.slots, types = excluded.types, seen_at = clock_timestamp();
 END $$;
 
+-- The end of a worker. What it freed in its drain, others may use.
 CREATE OR REPLACE FUNCTION forget_worker(p_worker text) RETURNS void
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
-    DELETE FROM workers WHERE worker_id = p_worker
+    DELETE FROM workers WHERE worker_id = p_worker;
+    SELECT announce_room();
 $$;

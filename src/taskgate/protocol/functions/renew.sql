@@ -12,6 +12,9 @@ DECLARE
 BEGIN
     UPDATE workers w SET seen_at = clock_timestamp(), busy = cardinality(p_ids), draining = p_draining
     WHERE w.worker_id = p_worker;
+    IF p_draining THEN
+        PERFORM announce_room();  -- it frees slots and claims no more
+    END IF;
     SELECT array_agg(l.task_id) INTO ours
     FROM (SELECT t.task_id FROM tasks t WHERE t.task_id = ANY (p_ids) AND t.claim_token = ANY (p_tokens)
           ORDER BY t.task_id FOR NO KEY UPDATE SKIP LOCKED) AS l;
