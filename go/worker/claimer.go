@@ -83,7 +83,7 @@ func (c *claimer) step(ctx context.Context) (time.Duration, error) {
 	}
 	ended, batch := c.outcomes()
 	free, held := c.w.book.free()
-	if free+len(batch) <= 0 {
+	if free <= 0 && len(batch) == 0 {
 		return longestPoll, nil
 	}
 	if len(batch) == 0 && c.gathers(free, len(held)) {

@@ -40,7 +40,8 @@ func (c *claimer) cycle(ctx context.Context, v verb, batch []settlement, free in
 		rows, err := c.client.rows(ctx, call.sql, call.params...)
 		return c.received(ctx, answer{rows, err})
 	}
-	calls := []statement{ask(free+len(batch), false), {sql: sqlFlush}}
+	// None is free, or fewer, where an outcome before this one could not be written: then nothing new is taken.
+	calls := []statement{ask(max(0, free+len(batch)), false), {sql: sqlFlush}}
 	if len(batch) > 0 {
 		calls = append([]statement{settle(v, batch)}, calls...)
 	}

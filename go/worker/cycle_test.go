@@ -126,6 +126,30 @@ func TestATaskWhoseSlotDidNotComeFreeIsGivenBack(t *testing.T) {
 	}
 }
 
+func TestAnOutcomeIsWrittenAlsoWithNoSlotFree(t *testing.T) {
+	dsn := testdb.New(t)
+	r, c, ended := cycling(t, dsn, dsn)
+	tx, err := testdb.Connect(t, dsn).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "SELECT FROM tasks WHERE task_id = 'first' FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	c.start(r.cycle(c, verbComplete, []settlement{ended}).tasks, now()) // one slot, two tasks: the second goes back
+	c.recoverAt, c.purgeAt = time.Now().Add(time.Hour), time.Now().Add(time.Hour)
+	if _, err := c.step(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var status string
+	if err := r.db.QueryRow(t.Context(), "SELECT status FROM tasks WHERE task_id = 'second'").Scan(&status); err != nil {
+		t.Fatal(err)
+	}
+	if status != "pending" {
+		t.Errorf("the second is %s: its release was lost", status)
+	}
+}
+
 func TestAnOutcomeThatIsRefusedLeavesTheClaimAlone(t *testing.T) {
 	dsn := testdb.New(t)
 	r, c, ended := cycling(t, dsn, dsn)
