@@ -64,7 +64,6 @@ async def test_no_call_starts_before_its_claim_is_flushed(server_folder: Path, g
                     return int(await table.sql.fetchval(FLUSH_WAITS))
 
                 await eventually("a flush that waits", waits)
-                assert (await table.row(task_id))["status"] == "running", "the claim itself has not to wait"
                 assert provider.journal.stats()["requests"] == 0
                 await table.sql.execute("ALTER SYSTEM RESET synchronous_standby_names")
                 table.sql.terminate()
