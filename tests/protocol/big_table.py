@@ -65,7 +65,7 @@ def fill(connection: psycopg.Connection[dict[str, Any]]) -> None:
 
 
 def fill_groups(connection: psycopg.Connection[dict[str, Any]]) -> None:
-    """Type `grouped`: 50,000 flows of 1,000 tenants, and 200,000 tasks of one model in front of them."""
+    """Type `grouped`: 50,000 flows of 1,000 tenants, and a million tasks of one model in front of them."""
     connection.execute(PAST)
     columns = "task_id, status, task_type, request, tenant, model, priority, seq, flow"
     connection.execute(
@@ -73,13 +73,13 @@ def fill_groups(connection: psycopg.Connection[dict[str, Any]]) -> None:
         INSERT INTO tasks ({columns})
         SELECT 'full-' || i, 'pending', 'grouped', '{{}}', 't' || i % 1000, 'm0', 9, 4000000 + i,
                flow_id('grouped', 9, 't' || i % 1000, '', 'm0')
-        FROM generate_series(1, 200000) i
+        FROM generate_series(1, 1000000) i
     """.encode()
     )
     connection.execute(
         f"""
         INSERT INTO tasks ({columns})
-        SELECT 'grouped-' || i, 'pending', 'grouped', '{{}}', 't' || i % 1000, 'm' || 1 + i / 1000, 4, 4500000 + i,
+        SELECT 'grouped-' || i, 'pending', 'grouped', '{{}}', 't' || i % 1000, 'm' || 1 + i / 1000, 4, 5500000 + i,
                flow_id('grouped', 4, 't' || i % 1000, '', 'm' || 1 + i / 1000)
         FROM generate_series(0, 48999) i
     """.encode()
