@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import time
 
-import asyncpg
-
 from taskgate.api.problems import Problem
 from taskgate.handlers.video.route import route_errors
 from taskgate.protocol.calls import Calls
-from taskgate.protocol.connect import DATABASE_ERRORS
 from taskgate.settings import Settings
 from taskgate.upstreams import UpstreamDirectory, serves
 
@@ -42,11 +39,11 @@ class Routing:
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Where the database cannot be read, writing will tell."""
+        """Where the database cannot be read, for whatever reason, writing will tell."""
         try:
             await self._directory.refresh()
             self._read = True
-        except (*DATABASE_ERRORS, asyncpg.PostgresError):
+        except Exception:
             self._tried_at = time.monotonic()
 
     def check(self, task_type: str, request: dict[str, object], name: str | None) -> None:
