@@ -19,7 +19,7 @@ lint: setup
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	@if [ -f go/go.mod ]; then scripts/go.sh vet ./...; fi
+	scripts/go.sh vet ./...
 
 bench: setup
 	@.venv/bin/python -m bench $(ARGS)

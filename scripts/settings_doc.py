@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from taskgate.settings import Settings, env_names
+from taskgate.environment import env_names
+from taskgate.settings import Settings
 
 PLACE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 HEAD = """# Settings

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
+
+from tests.waiting import LONG, until
 
 TASKGATE = str(Path(sys.executable).parent / "taskgate")
-LONG = 60.0  # seconds; a deadline for a busy machine, not a measure
 FOREIGN = ("TASKGATE_", "OPENAI_", "GEMINI_", "GOOGLE_", "PG")
 
 
@@ -28,51 +29,55 @@ def environment(**values: str) -> dict[str, str]:
     return {**kept, "NO_COLOR": "1", **values}
 
 
-def until(what: str, probe: Callable[[], Any], seconds: float = LONG) -> Any:
-    """The first true answer of `probe`; fails after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not (answer := probe()):
-        assert time.monotonic() < deadline, f"in vain for {what}"
-        time.sleep(0.05)
-    return answer
+class Log:
+    """The lines that a program writes, read while it runs."""
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        assert stream is not None
+        self.lines: list[str] = []
+        self._stream = stream
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self._stream:
+            with self._news:
+                self.lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The JSON lines with this event so far."""
+        found = [json.loads(line) for line in list(self.lines) if line.startswith("{") and line.endswith("}")]
+        return [each for each in found if each.get("event") == name]
+
+    def event(self, name: str) -> dict[str, Any]:
+        """The first JSON line with this event, waited for; fails when the program ended without it."""
+        deadline = time.monotonic() + LONG
+        with self._news:
+            while True:
+                over = not self._reader.is_alive() or time.monotonic() > deadline
+                if found := self.events(name):
+                    return found[0]
+                assert not over, "\n".join([f"no {name} in the log:", *self.lines])
+                self._news.wait(0.2)
+
+    def join(self) -> None:
+        """Read to its end, which comes with the program's."""
+        self._reader.join(LONG)
 
 
 class Program:
     """A running program of ours whose JSON log lines are read."""
 
     def __init__(self, arguments: Sequence[str], env: Mapping[str, str]) -> None:
-        self.lines: list[str] = []
-        self._seen = threading.Condition()
         self.process = subprocess.Popen(
             list(arguments), env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._seen:
-                self.lines.append(line.rstrip())
-                self._seen.notify_all()
-        with self._seen:
-            self._seen.notify_all()
-
-    def event(self, name: str) -> dict[str, Any]:
-        """The first log line with this event, waited for; fails when the program ended without it."""
-        deadline = time.monotonic() + LONG
-        with self._seen:
-            while True:
-                for line in self.lines:
-                    try:
-                        entry = json.loads(line)
-                    except ValueError:
-                        continue
-                    if isinstance(entry, dict) and entry.get("event") == name:
-                        return entry
-                over = not self._reader.is_alive() or time.monotonic() > deadline
-                assert not over, "\n".join(self.lines)
-                self._seen.wait(0.2)
+        self.log = Log(self.process.stdout)
+        self.lines, self.event = self.log.lines, self.log.event
 
     def line(self, start: str) -> str:
         """The first plain line that begins so, waited for."""
@@ -90,7 +95,7 @@ class Program:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self._reader.join(5)
+        self.log.join()
 
 
 def start_api(database: str, **values: str) -> Program:

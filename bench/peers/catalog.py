@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+UVLOOP = "uvloop==0.23.0"
+PSYCOPG = "psycopg[binary]==3.3.9"
+
 
 @dataclass(frozen=True)
 class Tool:
@@ -44,7 +47,7 @@ class Peer:
 PGQUEUER = Peer(
     name="pgqueuer",
     runtime="python",
-    packages=("pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0"),
+    packages=("pgqueuer==1.6.0", "asyncpg==0.32.0", UVLOOP),
     adapter="on_pgqueuer.py",
     slots=(20, 100, 400),
     drain_jobs={20: 15_000, 100: 40_000, 400: 60_000},
@@ -73,7 +76,7 @@ PGBOSS = Peer(
 PROCRASTINATE = Peer(
     name="procrastinate",
     runtime="python",
-    packages=("procrastinate==3.10.0", "psycopg[binary]==3.3.9", "uvloop==0.23.0"),
+    packages=("procrastinate==3.10.0", PSYCOPG, UVLOOP),
     adapter="on_procrastinate.py",
     slots=(20,),
     drain_jobs={20: 3_000},
@@ -87,7 +90,7 @@ PROCRASTINATE = Peer(
 OBAN = Peer(
     name="oban",
     runtime="python",
-    packages=("oban==0.7.0", "psycopg[binary]==3.3.9", "uvloop==0.23.0"),
+    packages=("oban==0.7.0", PSYCOPG, UVLOOP),
     python="3.12",
     adapter="on_oban.py",
     slots=(100,),
@@ -101,7 +104,7 @@ OBAN = Peer(
 AWA = Peer(
     name="awa-pg",
     runtime="python",
-    packages=("awa-pg==0.6.9", "uvloop==0.23.0"),
+    packages=("awa-pg==0.6.9", UVLOOP),
     adapter="on_awa.py",
     slots=(20, 400),
     drain_jobs={20: 8_000, 400: 30_000},

@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-const connectSeconds = 10 * time.Second
+const connectTimeout = 10 * time.Second
 
 // providerTransport is one for a provider's API. perHost bounds the connections kept for the next call.
 func providerTransport(perHost int) *http.Transport {
 	return &http.Transport{
 		Proxy:               http.ProxyFromEnvironment, // never for this machine itself
-		DialContext:         (&net.Dialer{Timeout: connectSeconds}).DialContext,
-		TLSHandshakeTimeout: connectSeconds,
+		DialContext:         (&net.Dialer{Timeout: connectTimeout}).DialContext,
+		TLSHandshakeTimeout: connectTimeout,
 		MaxIdleConnsPerHost: perHost,
 		IdleConnTimeout:     30 * time.Second,
 		DisableCompression:  true, // an inflater costs more memory than an answer
@@ -38,11 +38,14 @@ func http1() *http.Protocols {
 func noRedirects(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // sent is how far a request came.
-type sent struct{ connected atomic.Bool }
+type sent struct{ connected, answering atomic.Bool }
 
 // watch gives the request with an eye on its connection.
 func (s *sent) watch(request *http.Request) *http.Request {
-	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { s.connected.Store(true) }}
+	trace := &httptrace.ClientTrace{
+		GotConn:              func(httptrace.GotConnInfo) { s.connected.Store(true) },
+		GotFirstResponseByte: func() { s.answering.Store(true) },
+	}
 	return request.WithContext(httptrace.WithClientTrace(request.Context(), trace))
 }
 

@@ -101,7 +101,7 @@ func (p *chatProvider) once(ctx context.Context, task *worker.Task, route chatRo
 
 // takeBack withdraws an intent, also when the attempt was just told to stop.
 func takeBack(ctx context.Context, task *worker.Task) {
-	longer, cancel := linger(ctx, lastWords, false)
+	longer, cancel := linger(ctx, lastWords, nil)
 	defer cancel()
 	_ = task.Withdraw(longer) // at worst the attempt counts as unknown
 }

@@ -125,6 +125,10 @@ func (v *videoProvider) resume(ctx context.Context, task *worker.Task, request *
 			return nil, err
 		}
 	}
+	if begun.Unwanted {
+		(&follower{v: v, task: task, route: route, begun: begun}).cancel(ctx)
+		return nil, worker.ErrCancelled
+	}
 	result, err := v.follow(ctx, task, route, request, begun, true)
 	var again *audioFiltered
 	if errors.As(err, &again) {

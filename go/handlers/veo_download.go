@@ -25,7 +25,7 @@ const (
 func (v *videoProvider) guarded() *http.Transport {
 	return &http.Transport{
 		// no proxy from the environment: it would resolve the name again, unchecked
-		DialContext: v.videos.dial, TLSHandshakeTimeout: connectSeconds, ResponseHeaderTimeout: pollPatience,
+		DialContext: v.videos.dial, TLSHandshakeTimeout: connectTimeout, ResponseHeaderTimeout: pollPatience,
 		DisableKeepAlives: true, DisableCompression: true, Protocols: http1(),
 	}
 }

@@ -28,6 +28,8 @@ type studio struct {
 	polls   []string                      // answers to polls, in order; the last one stays
 	seen    chan struct{}                 // a poll has come
 	headers http.Header
+
+	cancelled int // the status of answers to cancellations
 }
 
 func newStudio(t *testing.T, polls ...string) *studio {
@@ -57,6 +59,9 @@ func (s *studio) serve(out http.ResponseWriter, request *http.Request) {
 	case strings.HasPrefix(path, "/moved/"):
 		http.Redirect(out, request, strings.TrimPrefix(request.URL.RequestURI(), "/moved/"), http.StatusFound)
 	case strings.HasSuffix(path, "cancel"):
+		if s.cancelled != 0 {
+			out.WriteHeader(s.cancelled)
+		}
 		fmt.Fprint(out, `{}`)
 	default:
 		answer := s.polls[0]

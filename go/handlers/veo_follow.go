@@ -15,7 +15,7 @@ import (
 const (
 	pollPatience  = 30 * time.Second // without a byte
 	longestPause  = time.Minute      // between polls that fail
-	cancelSeconds = 2 * time.Second
+	cancelTimeout = 2 * time.Second
 	longestAsked  = 5 * time.Minute
 	emptyPolls    = 2 // more, of an interaction that is completed and has no video yet
 )
@@ -30,7 +30,7 @@ func (v *videoProvider) follow(ctx context.Context, task *worker.Task, route *vi
 		*request = videoRequest{}
 	}
 	result, err := f.run(ctx, resumed)
-	if errors.Is(context.Cause(ctx), worker.ErrCancelled) {
+	if !f.over && errors.Is(context.Cause(ctx), worker.ErrCancelled) {
 		f.cancel(ctx)
 	}
 	return result, err
@@ -47,6 +47,7 @@ type follower struct {
 	told    string                     // of the progress
 	empty   int
 	failed  int // polls, in a row
+	over    bool
 }
 
 func (f *follower) run(ctx context.Context, resumed bool) (any, error) {
@@ -76,6 +77,7 @@ func (f *follower) run(ctx context.Context, resumed bool) (any, error) {
 			f.failed = 0
 			wait = spread(f.v.cfg.VeoPoll)
 		default:
+			f.over = true
 			return f.end(ctx, state)
 		}
 		if after != nil && *after > 0 {
@@ -158,7 +160,7 @@ func (f *follower) ask(ctx context.Context, asked call) (answer, error) {
 	stalled.Stop()
 	content, err := readJSON(reader, longString, maxAnswer, func(key string, from io.Reader) (string, error) { return f.keep(ctx, key, from) })
 	if err != nil {
-		return answer{}, f.failure(ctx, err)
+		return answer{status: response.StatusCode}, f.failure(ctx, err)
 	}
 	return answer{response.StatusCode, response.Header, content}, nil
 }
@@ -201,16 +203,16 @@ func (f *follower) tell(ctx context.Context, stage, words string) {
 	_ = f.task.ReportProgress(ctx, told.raw())
 }
 
-// cancel ends the operation at the provider, as far as that is possible in a moment.
+// cancel ends the operation at the provider, as far as that is possible in a moment. Without the provider's word it
+// stays open: who retries the task follows it, and does not pay again.
 func (f *follower) cancel(ctx context.Context) {
-	short, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelSeconds)
+	short, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer stop()
-	f.begun.Closed = "cancelled"
-	saved := make(chan struct{})
-	go func() {
-		defer close(saved)
-		_ = f.task.SaveOperation(short, f.begun)
-	}()
-	_, _ = f.ask(short, f.route.cancel(f.begun.Name))
-	<-saved
+	if found, _ := f.ask(short, f.route.cancel(f.begun.Name)); found.status < 200 || found.status >= 300 {
+		return
+	}
+	f.begun.Closed, f.begun.Unwanted = "cancelled", false
+	saving, done := linger(ctx, lastWords, nil)
+	defer done()
+	_ = f.task.SaveOperation(saving, f.begun)
 }

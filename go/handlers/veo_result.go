@@ -55,7 +55,7 @@ func passing(e operationError) bool {
 // close notes that the operation is over, so that nobody follows it again, and gives err.
 func (f *follower) close(ctx context.Context, why string, err error) error {
 	f.begun.Closed = why
-	longer, cancel := linger(ctx, lastWords, false)
+	longer, cancel := linger(ctx, lastWords, nil)
 	defer cancel()
 	if wrong := f.task.SaveOperation(longer, f.begun); wrong != nil {
 		return wrong

@@ -24,6 +24,7 @@ type operation struct {
 	SubmittedAt  time.Time `json:"submitted_at"`
 	AudioRetries int       `json:"audio_retries,omitempty"`
 	Closed       string    `json:"closed,omitempty"`
+	Unwanted     bool      `json:"cancel_requested,omitempty"` // the task was cancelled while nobody followed it
 }
 
 const (
@@ -33,11 +34,12 @@ const (
 	userAgentFor = "taskgate-worker/"
 )
 
-// linger is a context that ends some time after another. A cancelled task ends it at once if asked.
-func linger(ctx context.Context, after time.Duration, notCancelled bool) (context.Context, context.CancelFunc) {
+// linger is a context that ends some time after another. A cancelled task ends it at once, unless the answer to what it
+// sent has begun: that may name what has to be cancelled. Without sent nothing ends it at once.
+func linger(ctx context.Context, after time.Duration, way *sent) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		if notCancelled && errors.Is(context.Cause(ctx), worker.ErrCancelled) {
+		if way != nil && !way.answering.Load() && errors.Is(context.Cause(ctx), worker.ErrCancelled) {
 			cancel()
 			return
 		}
@@ -50,7 +52,8 @@ func linger(ctx context.Context, after time.Duration, notCancelled bool) (contex
 // submit sends the request, and gives the operation that it began.
 func (v *videoProvider) submit(ctx context.Context, task *worker.Task, route *videoRoute, request videoRequest, with videoInputs, audioRetries int) (operation, error) {
 	path, body := route.submission(route, request, with)
-	sending, cancel := linger(ctx, lastWords, true)
+	var way sent
+	sending, cancel := linger(ctx, lastWords, &way)
 	defer cancel()
 	sending, stop := context.WithTimeoutCause(sending, v.cfg.VeoSubmit, errNoAnswer)
 	defer stop()
@@ -66,7 +69,6 @@ func (v *videoProvider) submit(ctx context.Context, task *worker.Task, route *vi
 	if err := v.intend(ctx, task, route); err != nil {
 		return operation{}, err
 	}
-	var way sent
 	found, err := v.send(v.submitting, way.watch(post))
 	if err != nil && way.undelivered() {
 		return operation{}, v.undelivered(ctx, task, route, err)
@@ -142,7 +144,7 @@ func (v *videoProvider) accepted(ctx context.Context, task *worker.Task, route *
 		return operation{}, v.unknown(ctx, task, route, fmt.Sprintf("the provider answered %d, and no operation", found.status))
 	}
 	begun := operation{Name: name, API: route.name(), Model: route.model, SubmittedAt: time.Now().UTC().Truncate(time.Millisecond), AudioRetries: audioRetries}
-	saving, cancel := linger(ctx, lastWords, false)
+	saving, cancel := linger(ctx, lastWords, nil)
 	defer cancel()
 	if err := task.SaveOperation(saving, begun); err != nil {
 		if errors.Is(err, worker.ErrLeaseLost) || ctx.Err() != nil {

@@ -64,6 +64,8 @@ type Config struct {
 
 	// Types limits the worker to some of its handlers; empty means all of them.
 	Types []string
+
+	slips map[string]string // what to say of names that are misspelt, see slips
 }
 
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,50}$`)
@@ -121,6 +123,7 @@ func FromEnvironment() (Config, error) {
 	if r.err == nil {
 		r.err = cfg.check()
 	}
+	cfg.slips = slips(os.Environ(), r.names)
 	return cfg, r.err
 }
 
@@ -137,7 +140,10 @@ func (c Config) check() error {
 }
 
 // reader reads the environment and keeps the first error.
-type reader struct{ err error }
+type reader struct {
+	err   error
+	names []string // what was asked for
+}
 
 func (r *reader) fail(name, words string) {
 	if r.err == nil {
@@ -146,6 +152,7 @@ func (r *reader) fail(name, words string) {
 }
 
 func (r *reader) text(name, fallback string) string {
+	r.names = append(r.names, name)
 	if value := os.Getenv(name); value != "" {
 		return value
 	}

@@ -57,7 +57,11 @@ type Worker struct {
 
 // New makes a worker. It connects to nothing yet.
 func New(cfg Config) *Worker {
-	return newWorker(cfg, NewLogger(os.Stderr, cfg.LogFormat, cfg.LogLevel))
+	log := NewLogger(os.Stderr, cfg.LogFormat, cfg.LogLevel)
+	for name, words := range cfg.slips {
+		log.Warn("setting_unknown", "setting", name, "error", words)
+	}
+	return newWorker(cfg, log)
 }
 
 func newWorker(cfg Config, log *slog.Logger) *Worker {

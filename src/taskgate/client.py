@@ -125,7 +125,7 @@ class Client:
             cursor = got.next_cursor
 
     def cancel(self, task_id: str) -> str:
-        """`cancelled`, or `cancelling` while its worker is told to stop. Raises Conflict when it is finished."""
+        """`cancelled`, or `cancelling` while a worker is told to stop it. Raises Conflict when it is finished."""
         return self._run(flows.cancel(task_id))
 
     def retry(self, task_id: str) -> Submitted:

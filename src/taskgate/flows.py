@@ -107,7 +107,7 @@ def page(
 
 
 def cancel(task_id: str) -> Flow[str]:
-    """POST cancel. `cancelled`, or `cancelling` while its worker is told. Raises NotFound, Conflict when finished."""
+    """POST cancel. `cancelled`, or `cancelling` while a worker is told. Raises NotFound, Conflict when finished."""
     outcome = yield from exchange(Call("POST", f"{_task_path(task_id)}/cancel"))
     checked(outcome, 200, 202)
     return "cancelling" if outcome.reply.status == 202 else "cancelled"

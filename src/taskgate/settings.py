@@ -5,15 +5,13 @@ The Go worker reads the same names with the same defaults (`go/worker/config.go`
 
 from __future__ import annotations
 
-import os
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import AliasChoices, Field, field_validator, model_validator
-from pydantic.fields import FieldInfo
+from pydantic import field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from taskgate.environment import FileSecrets, env
 from taskgate.media.place import parse_place
 from taskgate.protocol.connect import Database
 
@@ -34,41 +32,6 @@ class ApiKey:
 
     def __init__(self, name: str, secret: str, admin: bool) -> None:
         self.name, self.secret, self.admin = name, secret, admin
-
-
-class FileSecrets(PydanticBaseSettingsSource):
-    """Reads any setting NAME from the file that NAME_FILE points to (Docker and Kubernetes secrets)."""
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        for name in env_names(field, field_name):
-            path = os.environ.get(f"{name}_FILE")
-            if path:
-                try:
-                    return Path(path).read_text(encoding="utf-8").strip(), name, False
-                except OSError as error:
-                    raise ValueError(f"{name}_FILE: cannot read {path}: {error.strerror}") from error
-        return None, field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for field_name, field in self.settings_cls.model_fields.items():
-            value, key, _ = self.get_field_value(field, field_name)
-            if value is not None:
-                values[key] = value
-        return values
-
-
-def env_names(field: FieldInfo, field_name: str) -> list[str]:
-    """The environment variables that set a field, the preferred one first."""
-    alias = field.validation_alias
-    if isinstance(alias, AliasChoices):
-        return [choice for choice in alias.choices if isinstance(choice, str)]
-    return [alias if isinstance(alias, str) else field_name]
-
-
-def env(*names: str, default: Any, description: str, **constraints: Any) -> Any:
-    alias = names[0] if len(names) == 1 else AliasChoices(*names)
-    return Field(default=default, validation_alias=alias, description=description, **constraints)
 
 
 class Settings(BaseSettings):

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import asyncpg
 
 from taskgate.logs import get_logger
-from taskgate.media.backend import StoreFailed
+from taskgate.media.errors import StoreFailed
 from taskgate.protocol.calls import Calls
 from taskgate.protocol.connect import DATABASE_ERRORS
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
 import httpx2
+
+from tests.programs import Log, environment
 
 DEADLINE = 60.0
 
@@ -33,31 +32,29 @@ async def eventually(check: Callable[[], Awaitable[Any]], seconds: float = DEADL
 class ApiProcess:
     """`python -m taskgate.api`, stopped by its pid when the block ends."""
 
-    def __init__(self, database_url: str, **environment: str) -> None:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("TASKGATE_", "DATABASE_", "MAX_CONCURRENT"))}
-        self._environment = {
-            **clean,
-            "DATABASE_URL": database_url,
-            "TASKGATE_HOST": "127.0.0.1",
-            "TASKGATE_PORT": "0",
-            "TASKGATE_LOG_FORMAT": "json",
-            **environment,
-        }
+    def __init__(self, database_url: str, **values: str) -> None:
+        self._environment = environment(
+            **{
+                "DATABASE_URL": database_url,
+                "TASKGATE_HOST": "127.0.0.1",
+                "TASKGATE_PORT": "0",
+                "TASKGATE_LOG_FORMAT": "json",
+                **values,
+            }
+        )
         self.command = [sys.executable, "-m", "taskgate.api"]
-        self.lines: list[str] = []
-        self._news = threading.Condition()
         self.url = ""
 
     def start(self) -> Self:
         """Starts it without waiting for anything."""
         self.process = subprocess.Popen(self.command, env=self._environment, stderr=subprocess.PIPE, text=True)
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self.log = Log(self.process.stderr)
+        self.lines, self.events = self.log.lines, self.log.events
         return self
 
     def __enter__(self) -> Self:
         self.start()
-        self.url = self.wait_for_event("api_started")["url"]
+        self.url = self.log.event("api_started")["url"]
         return self
 
     def __exit__(
@@ -83,35 +80,8 @@ class ApiProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
-        self._reader.join(DEADLINE)
+        self.log.join()
         return code
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            with self._news:
-                self.lines.append(line.rstrip("\n"))
-                self._news.notify_all()
-        with self._news:
-            self._news.notify_all()
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        """The log lines of one event so far."""
-        parsed = [json.loads(line) for line in list(self.lines) if line.startswith("{")]
-        return [each for each in parsed if each["event"] == name]
-
-    def wait_for_event(self, name: str) -> dict[str, Any]:
-        """The first log line of that event. Raises AssertionError when the process ends without one."""
-        end = time.monotonic() + DEADLINE
-        with self._news:
-            while True:
-                found = self.events(name)
-                if found:
-                    return found[0]
-                ended = self.process.poll() is not None and not self._reader.is_alive()
-                if ended or time.monotonic() > end:
-                    raise AssertionError("\n".join([f"no {name} in the log:", *self.lines]))
-                self._news.wait(0.2)
 
     def client(self, key: str = "") -> httpx2.AsyncClient:
         """A client that no proxy of the environment comes between."""
@@ -121,13 +91,13 @@ class ApiProcess:
     @property
     def resident_mib(self) -> float:
         """Its memory, from Linux."""
-        with open(f"/proc/{self.process.pid}/status") as status:
-            kilobytes = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
-        return kilobytes / 1024
+        return self._mib("VmRSS")
 
     @property
     def peak_mib(self) -> float:
         """The most memory it ever had, from Linux."""
+        return self._mib("VmHWM")
+
+    def _mib(self, field: str) -> float:
         with open(f"/proc/{self.process.pid}/status") as status:
-            kilobytes = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-        return kilobytes / 1024
+            return next(int(line.split()[1]) for line in status if line.startswith(field)) / 1024

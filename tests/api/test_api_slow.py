@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 
 import pytest
-import uvicorn
 
 from taskgate.api import deadline, http
 from taskgate.api.app import create_app
 from taskgate.protocol.calls import Calls, NewTask
 from taskgate.settings import Settings
+from tests.api.serving import served_here
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 SECONDS = 0.3
@@ -25,19 +24,8 @@ async def port(database: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.setattr(http, "BODY_SECONDS", SECONDS)
     monkeypatch.setattr(deadline, "HEADER_SECONDS", SECONDS)
     app = create_app(Settings(database_url=database))
-    config = uvicorn.Config(
-        app, http="taskgate.api.deadline:DeadlineProtocol", log_config=None, lifespan="on", ws="none"
-    )
-    server = uvicorn.Server(config)
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
-        while not server.started:
-            assert not serving.done()
-            await asyncio.sleep(0.01)
-        yield listening.getsockname()[1]
-        server.should_exit = True
-        await serving
+    async with served_here(app, http="taskgate.api.deadline:DeadlineProtocol", lifespan="on") as port:
+        yield port
 
 
 async def answered(streams: Streams) -> bytes:

@@ -14,7 +14,7 @@ from tests.api.api_process import DEADLINE, ApiProcess
 
 def ended(process: ApiProcess) -> int:
     code = process.process.wait(DEADLINE)
-    process._reader.join(DEADLINE)
+    process.log.join()
     return code
 
 

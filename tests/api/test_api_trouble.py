@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
 import httpx2
+import pytest
 
 from taskgate.protocol.calls import Calls
+from taskgate.protocol.connect import Database, connect
 from tests.api.api_process import ApiProcess, eventually
 from tests.api.cut_proxy import CutProxy
 
@@ -33,8 +36,18 @@ async def all_ids(calls: Calls) -> set[str]:
     return ids
 
 
+@pytest.fixture
+async def killer(database: str) -> AsyncIterator[asyncpg.Connection[Any]]:
+    """A connection that is in no transaction: in one, pg_stat_activity shows the queries of the first look for ever,
+    and no session that came later.
+    """
+    connection = await connect(Database(database), "test killer")
+    yield connection
+    await connection.close()
+
+
 async def test_connections_killed_in_mid_batch(
-    api: ApiProcess, connection: asyncpg.Connection[Any], calls: Calls
+    api: ApiProcess, connection: asyncpg.Connection[Any], killer: asyncpg.Connection[Any], calls: Calls
 ) -> None:
     accepted: set[str] = set()
     uncertain: set[str] = set()
@@ -46,8 +59,9 @@ async def test_connections_killed_in_mid_batch(
             assert answer.status_code in (202, 503), answer.text
             (accepted if answer.status_code == 202 else uncertain).add(answer.json()["task_id"])
 
-    async with api.client() as client:
-        posting = [asyncio.create_task(submit(client)) for _ in range(10)]
+    async with api.client() as client, asyncio.TaskGroup() as posting:
+        for _ in range(10):
+            posting.create_task(submit(client))
         killed = 0
         for turn in range(12):
             before = len(accepted)
@@ -55,16 +69,17 @@ async def test_connections_killed_in_mid_batch(
                 # some insert is surely under way, and cannot end before the kill
                 async with connection.transaction():
                     await connection.execute("LOCK TABLE tasks IN EXCLUSIVE MODE")
-                    killed += await eventually(lambda: connection.fetchval(KILL_WAITING))
+                    if turn % 4 == 3:
+                        await killer.fetch(KILL_ALL)  # it comes on a connection that is newer than the lock
+                    killed += await eventually(lambda: killer.fetchval(KILL_WAITING))
             else:
-                await connection.fetch(KILL_ALL)  # at any moment, that of the commit included
+                await killer.fetch(KILL_ALL)  # at any moment, that of the commit included
 
             async def went_on(before: int = before) -> bool:
                 return len(accepted) > before + 20
 
             await eventually(went_on)
         stop.set()
-        await asyncio.gather(*posting)
     assert killed >= 6
     ids = await all_ids(calls)
     assert accepted <= ids

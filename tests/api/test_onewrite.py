@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from taskgate.api.deadline import DeadlineProtocol
+from tests.api.serving import served_here
 
 go_on = asyncio.Event()
 
@@ -68,18 +67,11 @@ async def exchange(writes: list[bytes]) -> AsyncIterator[Exchange]:
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(Recorder(transport, writes))
 
-    config = uvicorn.Config(app, http=Recorded, log_config=None, lifespan="off", ws="none")
-    server = uvicorn.Server(config)
     opened: list[asyncio.StreamWriter] = []
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
-        while not server.started:
-            assert not serving.done()
-            await asyncio.sleep(0.01)
+    async with served_here(app, http=Recorded, lifespan="off") as port:
 
         async def send(request: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
             opened.append(writer)
             writer.write(request)
             return reader, writer
@@ -87,8 +79,6 @@ async def exchange(writes: list[bytes]) -> AsyncIterator[Exchange]:
         yield send
         for writer in opened:
             writer.close()
-        server.should_exit = True
-        await serving
 
 
 async def head(reader: asyncio.StreamReader) -> bytes:

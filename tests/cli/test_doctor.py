@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from tests.cli.conftest import Cli, run
-from tests.programs import Program, environment, until
+from tests.programs import Program, environment
+from tests.waiting import until
 
 
 def checks(ran: Any) -> dict[str, dict[str, Any]]:

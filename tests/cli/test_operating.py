@@ -16,7 +16,8 @@ from taskgate.cli.errors import CliError
 from taskgate.local import state
 from taskgate.settings import Settings
 from tests.cli.conftest import Cli, run
-from tests.programs import TASKGATE, Program, environment, until
+from tests.programs import TASKGATE, Program, environment
+from tests.waiting import until
 
 
 def test_help_is_quick_to_import_and_lists_every_command() -> None:

@@ -9,7 +9,8 @@ import pytest
 from taskgate.cli.tasks import show
 from taskgate.views import TaskView
 from tests.cli.conftest import Cli, run
-from tests.programs import Program, environment, start_api, until
+from tests.programs import Program, environment, start_api
+from tests.waiting import until
 
 
 def test_submit_prints_the_id_alone(produce: Cli) -> None:

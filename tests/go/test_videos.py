@@ -8,7 +8,7 @@ import pytest
 
 from tests.fault.test_paid_once import test_no_kill_makes_a_second_submission, test_one_worker_follows_many_open_videos
 from tests.processes import WorkerProcess
-from tests.worker_fixtures import table
+from tests.worker_fixtures import table, worker_starter
 
 __all__ = ["table", "test_no_kill_makes_a_second_submission", "test_one_worker_follows_many_open_videos"]
 
@@ -16,12 +16,5 @@ __all__ = ["table", "test_no_kill_makes_a_second_submission", "test_one_worker_f
 @pytest.fixture
 def start_worker(database: str, go_program: str) -> Iterator[Callable[..., WorkerProcess]]:
     """As in tests/worker_fixtures.py, for the Go worker."""
-    started: list[WorkerProcess] = []
-
-    def start(types: str, *, app: None = None, **values: str) -> WorkerProcess:
-        started.append(WorkerProcess(database, types, app=app, program=go_program, **values))
-        return started[-1]
-
-    yield start
-    for worker in started:
-        worker.close()
+    with worker_starter(database, app=None, program=go_program) as start:
+        yield start

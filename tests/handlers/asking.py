@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 from taskgate.handlers.llm import llm_handler
@@ -20,13 +17,6 @@ async def ask(
     url = provider if isinstance(provider, str) else provider.url + "/v1"
     handler = llm_handler(Settings(**{"openai_base_url": url, "llm_model": "fake-echo", **settings}))
     return await run(handler, request, timeout=timeout)
-
-
-async def until(condition: Callable[[], Any], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.005)
 
 
 def body_of(provider: FakeProvider, n: int = 1) -> Any:

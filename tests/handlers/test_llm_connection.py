@@ -14,7 +14,8 @@ from taskgate.handlers.llm import llm_handler
 from taskgate.local.fake_provider import FakeProvider, FakeProviderOptions
 from taskgate.settings import Settings
 from taskgate.testing import run
-from tests.handlers.asking import ask, until
+from tests.handlers.asking import ask
+from tests.waiting import happens
 
 
 async def test_keys(provider: FakeProvider) -> None:
@@ -39,7 +40,7 @@ async def test_a_read_timeout(provider: FakeProvider) -> None:
     outcome = await run(hurried, {"prompt": "[[fault:hang]]"}, timeout=60)
     assert (outcome.status, outcome.error_code) == ("retry", "provider_timeout")
     assert "in 0.2 s" in (outcome.error or "")
-    await until(lambda: provider.journal.closed_by_client == 1)
+    await happens(lambda: provider.journal.closed_by_client == 1)
 
 
 async def test_connection_refused(provider: FakeProvider) -> None:
@@ -53,11 +54,11 @@ async def test_connection_refused(provider: FakeProvider) -> None:
 @pytest.mark.parametrize("fault", ["hang", "slow_body seconds=60", "slow_headers seconds=60"])
 async def test_cancelling_closes_the_connection_at_once(provider: FakeProvider, fault: str) -> None:
     attempt = asyncio.create_task(ask(provider, {"prompt": f"[[fault:{fault}]]"}, timeout=60))
-    await until(lambda: provider.journal.in_flight == 1)
+    await happens(lambda: provider.journal.in_flight == 1)
     attempt.cancel()
     with pytest.raises(asyncio.CancelledError):
         await attempt
-    await until(lambda: provider.journal.in_flight == 0)
+    await happens(lambda: provider.journal.in_flight == 0)
     assert provider.journal.log()[0]["closed_by_client"] is True
 
 
@@ -152,7 +153,7 @@ async def test_memory(provider: FakeProvider) -> None:
     assert process.stdout
     try:
         idle = int(await process.stdout.readline())
-        await until(lambda: provider.journal.in_flight == 20, 60)
+        await happens(lambda: provider.journal.in_flight == 20, 60)
         process.stdin.write(b"\n")
         busy = int(await process.stdout.readline())
         assert await process.wait() == 0

@@ -7,10 +7,7 @@ import pwd
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import psycopg
 
@@ -18,18 +15,6 @@ from taskgate.local.account import Account
 from taskgate.local.postgres import EmbeddedPostgres
 
 SRC = Path(__file__).resolve().parents[2] / "src"
-T = TypeVar("T")
-
-
-def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 60) -> T:
-    """Polls until `probe` answers something true. Fails with `what` after a generous time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = probe()
-        if value:
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"not within {seconds} s: {what}")
 
 
 def alive(pid: int) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 
@@ -72,10 +70,3 @@ async def chat(url: str, prompt: str, **more: Any) -> Reply:
 async def control(url: str, method: str, path: str, value: Any = None) -> Any:
     async with Client(url) as client:
         return (await client.call(method, path, b"" if value is None else json.dumps(value).encode())).json
-
-
-async def until(condition: Callable[[], Any], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.005)

@@ -10,7 +10,8 @@ from email.utils import parsedate_to_datetime
 import pytest
 
 from taskgate.local.fake_provider import FakeProvider
-from tests.local.raw_http import Client, chat, chat_body, control, until
+from tests.local.raw_http import Client, chat, chat_body, control
+from tests.waiting import happens
 
 
 @pytest.fixture
@@ -123,8 +124,8 @@ async def test_broken_and_slow_connections(provider: FakeProvider) -> None:
 async def test_a_close_by_the_client_is_seen(provider: FakeProvider, fault: str) -> None:
     async with Client(provider.url) as client:
         client.send("POST", "/v1/chat/completions", chat_body(f"[[{fault}]]"))
-        await until(lambda: provider.journal.in_flight == 1)
-    await until(lambda: provider.journal.in_flight == 0)
+        await happens(lambda: provider.journal.in_flight == 1)
+    await happens(lambda: provider.journal.in_flight == 0)
     assert provider.journal.stats()["outcomes"] == {"closed_by_client": 1}
     entry = provider.journal.log()[0]
     assert entry["closed_by_client"] is True
@@ -168,10 +169,10 @@ async def test_a_thousand_at_once_are_counted_exactly(provider: FakeProvider) ->
     for client in clients:
         await client.__aenter__()
         client.send("POST", "/v1/chat/completions", chat_body("HOLD"))
-    await until(lambda: provider.journal.in_flight == 1000, 120)
+    await happens(lambda: provider.journal.in_flight == 1000, 120)
     for client in clients:
         client.writer.close()
-    await until(lambda: provider.journal.in_flight == 0, 120)
+    await happens(lambda: provider.journal.in_flight == 0, 120)
     stats = provider.journal.stats()
     assert (stats["requests"], stats["max_in_flight"], stats["closed_by_client"]) == (1000, 1000, 1000)
 

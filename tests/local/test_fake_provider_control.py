@@ -16,7 +16,8 @@ import pytest
 
 from taskgate.local.fake_provider import BadBehaviour, FakeProvider, FakeProviderOptions, from_text
 from taskgate.local.fake_provider.__main__ import main
-from tests.local.raw_http import Client, chat, chat_body, control, until
+from tests.local.raw_http import Client, chat, chat_body, control
+from tests.waiting import happens
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ async def test_faults_while_it_runs(provider: FakeProvider) -> None:
     await control(provider.url, "PUT", "/faults", {"faults": [], "latency": 0, "limit": 1})
     async with Client(provider.url) as client:
         client.send("POST", "/v1/chat/completions", chat_body("[[fault:hang]]"))
-        await until(lambda: provider.journal.in_flight == 1)
+        await happens(lambda: provider.journal.in_flight == 1)
         assert (await chat(provider.url, "one too many")).status == 429
 
 

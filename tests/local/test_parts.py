@@ -23,10 +23,11 @@ from taskgate.local.ports import KeptPort, can_bind, free_port
 from taskgate.local.process import ChildProcess
 from taskgate.local.provider import without_proxy_for_loopback
 from taskgate.local.service import Service, notable
-from taskgate.local.supervisor import proxy_catches_loopback, stopping
+from taskgate.local.terminal import proxy_catches_loopback, stopping
 from taskgate.protocol.calls import Calls, NewTask, WorkerInfo
 from taskgate.protocol.connect import Database, connect
-from tests.local.helpers import alive, wait_for
+from tests.local.helpers import alive
+from tests.waiting import until
 
 SLEEP = "import time; print('ready', flush=True); time.sleep(600)"
 
@@ -144,7 +145,7 @@ time.sleep(600)
     assert os.getsid(child) == child  # a Ctrl-C in the terminal does not reach it
     parent.kill()
     parent.communicate()
-    wait_for("the child to end", lambda: not alive(child))
+    until("the child to end", lambda: not alive(child))
 
 
 def test_a_child_that_ignores_sigterm_is_killed_with_its_own_children(tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_a_child_that_ignores_sigterm_is_killed_with_its_own_children(tmp_path: 
     grandchild = int(child.stdout.readline())
     assert child.stop(0.2) == -signal.SIGKILL
     child.stdout.close()
-    wait_for("the grandchild to end", lambda: not alive(grandchild))
+    until("the grandchild to end", lambda: not alive(grandchild))
 
 
 def test_a_service_that_dies_runs_again_and_says_so(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ raise SystemExit(3)
     service = Service("worker 1", [sys.executable, "-c", script], os.environ, tmp_path, said.append)
     service.start()
     first = service.pid
-    wait_for("the second run", service.watch)
+    until("the second run", service.watch)
     assert service.pid != first
     service.wait_stopped(time.monotonic() + 60)
     assert said.count("worker 1 | error gone why=test") == 1  # the same again is in the file alone

@@ -16,7 +16,8 @@ import pytest
 
 from taskgate.local.account import LocalError
 from taskgate.local.postgres import EmbeddedPostgres
-from tests.local.helpers import alive, count, keep_one, wait_for
+from tests.local.helpers import alive, count, keep_one
+from tests.waiting import until
 
 START_AND_WAIT = """
 import sys
@@ -116,7 +117,7 @@ def test_it_ends_when_its_parent_is_killed(server_folder: Path) -> None:
     with start_elsewhere(server_folder) as (parent, postmaster, _):
         parent.kill()
         parent.wait()
-        wait_for("the orphaned server to end", lambda: not alive(postmaster))
+        until("the orphaned server to end", lambda: not alive(postmaster))
     with EmbeddedPostgres(server_folder) as again:
         keep_one(again)
 
@@ -124,7 +125,7 @@ def test_it_ends_when_its_parent_is_killed(server_folder: Path) -> None:
 def test_an_orphan_whose_guard_was_killed_too_is_ended_by_the_next_start(server_folder: Path) -> None:
     with start_elsewhere(server_folder) as (parent, postmaster, guard):
         os.kill(guard, signal.SIGKILL)
-        wait_for("the guard to end", lambda: not alive(guard))
+        until("the guard to end", lambda: not alive(guard))
         parent.kill()
         parent.wait()
         assert alive(postmaster)

@@ -23,7 +23,8 @@ from taskgate.local import state
 from taskgate.local.account import LocalError
 from taskgate.local.supervisor import Supervisor, UpOptions
 from taskgate.settings import Settings
-from tests.local.helpers import alive, wait_for
+from tests.local.helpers import alive
+from tests.waiting import until
 
 direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 PROGRAM = """
@@ -74,12 +75,12 @@ class RunningUp:
             assert self.process.poll() is None, self.output
             return "What happens from here on" in self.output
 
-        wait_for(f"up to be ready\n{self.output}", probe, 240)
+        until(f"up to be ready\n{self.output}", probe, 240)
         return self
 
     def says(self, pattern: str, seconds: float = 120) -> str:
         """Waits for a line of output."""
-        return wait_for(
+        return until(
             f"a line like {pattern!r}", lambda: next((x for x in self.lines if re.search(pattern, x)), None), seconds
         )
 
@@ -103,7 +104,7 @@ class RunningUp:
             task = self.call("GET", f"/tasks/{task_id}?wait=20")
             return task if task["status"] in ("completed", "failed") else None
 
-        return wait_for(f"task {task_id} to end\n{self.output}", probe, 240)
+        return until(f"task {task_id} to end\n{self.output}", probe, 240)
 
     def end(self, number: signal.Signals = signal.SIGINT) -> int:
         self.process.send_signal(number)
@@ -195,7 +196,7 @@ def test_what_dies_runs_again(server_folder: Path) -> None:
             except OSError:
                 return None  # the API is still on its way
 
-        task_id = wait_for("the API to accept again", posted)["task_id"]
+        task_id = until("the API to accept again", posted)["task_id"]
         assert up.finished(task_id)["status"] == "completed"
 
 
@@ -207,7 +208,7 @@ def test_nothing_outlives_an_up_that_is_killed(server_folder: Path) -> None:
         up.process.kill()
         up.process.wait()
         for pid in pids:
-            wait_for(f"process {pid} to end", partial(gone, pid), 120)
+            until(f"process {pid} to end", partial(gone, pid), 120)
     with RunningUp(data).ready() as again:
         assert again.finished(task_id)["status"] == "completed"
 
@@ -277,4 +278,4 @@ def test_a_second_signal_does_not_wait(server_folder: Path) -> None:
         up.process.send_signal(signal.SIGINT)
         assert up.process.wait(60) == 128 + signal.SIGINT
         for pid in pids:
-            wait_for(f"process {pid} to end", partial(gone, pid), 120)
+            until(f"process {pid} to end", partial(gone, pid), 120)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from taskgate.media.backend import StoreFailed, new_key, open_backend
+from taskgate.media.backend import new_key, open_backend
 from taskgate.media.collect import collect_media
+from taskgate.media.errors import StoreFailed
 from taskgate.media.place import parse_place
 from taskgate.protocol.connect import Database, connect
 from taskgate.protocol.media import MediaCalls

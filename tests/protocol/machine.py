@@ -1,71 +1,23 @@
-"""The steps of a random walk over the SQL functions, SQL-only citizens among them, and what must hold after each."""
+"""The steps of a random walk over the SQL functions, SQL-only citizens among them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import precondition, rule
 
-from tests.protocol.origin import OriginWorker
-from tests.protocol.tools import Db
+from tests.protocol.walk import Pair, Walk
 
-MAX_ATTEMPTS = 3
 LEASE = 60.0
-CLEAN = """
-    TRUNCATE tasks, claim_ledger, flows, limits CASCADE; UPDATE settings SET max_concurrent = 2, ageing = '0';
-    UPDATE server_epoch SET seen_at = '-infinity'
-"""
-LOOK = """
-    SELECT task_id, status, task_type, tenant, model, priority, attempts, claim_token, settled_token, worker_id, result,
-           error, run_at, started_at, finished_at, expires_at,
-           status = 'running' AND locked_until > clock_timestamp() + interval '1 second' AS alive,
-           status = 'running' AND locked_until < clock_timestamp() - interval '2 seconds' AS dead,
-           status = 'pending' AND (run_at IS NULL OR run_at < clock_timestamp()) AS ready
-    FROM tasks
-"""
-LEDGER = """
-    SELECT count(*) FROM tasks t WHERE t.status = 'running' AND NOT EXISTS (
-        SELECT FROM last_ledger() l WHERE t.claim_token = ANY (l.live) OR t.claim_token > l.max_token)
-"""
-Pair = tuple[str, int]
-Row = dict[str, Any]
 
 workers = st.integers(0, 2)
 origins = st.integers(0, 1)
 pick = st.integers(0, 1000)
 
 
-class Machine(RuleBasedStateMachine):
-    """Three workers of ours and two of the origin. Each believes what it was told, long after it is true."""
-
-    def __init__(self, db: Db, origin_workers: list[OriginWorker]) -> None:
-        super().__init__()
-        self.db, self.origins = db, origin_workers
-        db.connection.execute(CLEAN.encode())
-        self.limit = 2
-        self.ids: set[str] = set()
-        self.made = 0
-        self.believed: list[list[Pair]] = [[], [], []]
-        self.told: list[list[Pair]] = [[], [], []]  # believed, and not settled yet: what `held` names
-        self.origin_believes: list[list[str]] = [[], []]
-        self.owner: dict[str, int | str] = {}  # a token of ours, or "origin 0"
-        self.settled: set[Pair] = set()
-        self.results: dict[str, Any] = {}
-        self.cancelled: set[str] = set()
-        self.token_of: dict[int, str] = {}
-        self.highest = int(db.value("SELECT last_value FROM claim_token_seq"))
-        self.before: dict[str, Row] = {}
-        self.rows: dict[str, Row] = {}
-        self.may_end: set[str] = set()  # tasks that this step was allowed to take from their owner
-        self.claimed: set[str] = set()
-        self.claimed_by_us: set[str] = set()
-        self.limits: dict[tuple[str, str], int] = {}  # of groups; name * for each
-
-    # the steps
-
+class Machine(Walk):
     @rule(
         count=st.integers(1, 3),
         priority=st.integers(0, 9),
@@ -92,7 +44,7 @@ class Machine(RuleBasedStateMachine):
     @rule(worker=workers, slots=st.integers(0, 4), lost=st.booleans())
     def claim(self, worker: int, slots: int, lost: bool) -> None:
         held = [token for _, token in self.told[worker]]
-        self._look()
+        self.look()
         answer = self.db.claim(f"w{worker}", slots, held, lease=LEASE)
         again = [r for r in answer.rows if r["outcome"] == "again"]
         fresh = [r for r in answer.rows if r["outcome"] == "claimed"]
@@ -102,16 +54,16 @@ class Machine(RuleBasedStateMachine):
         for row in fresh:
             assert row["token"] > self.highest, "tokens rise"
             assert not self.before[row["task_id"]]["alive"], "nobody's live task is taken"
-            self._claimed(row["task_id"], row["token"])
+            self.note_claim(row["task_id"], row["token"])
             self.claimed_by_us.add(row["task_id"])
         self.highest = max([self.highest, *(r["token"] for r in fresh)])
         if not lost:
             self.believed[worker] += answer.pairs
             self.told[worker] += answer.pairs
-        after = self._look()
+        after = self.look()
         running = sum(r["status"] == "running" for r in after.values())
         free = min(slots - len(again), self.limit - sum(r["status"] == "running" for r in after.values()) + len(fresh))
-        waiting = [r for r in after.values() if r["ready"] and self._has_room(r)]
+        waiting = [r for r in after.values() if r["ready"] and self.has_room(r)]
         if fresh:
             lowest = min(self.before[r["task_id"]]["priority"] for r in fresh)
             assert all(r["priority"] <= lowest for r in waiting), "priorities first"
@@ -124,13 +76,11 @@ class Machine(RuleBasedStateMachine):
 
     @rule(worker=workers, slots=st.integers(1, 4))
     def claim_that_is_rolled_back(self, worker: int, slots: int) -> None:
-        before = self._look()
+        before = self.look()
         with self.db.connection.transaction(force_rollback=True):
             answer = self.db.claim(f"w{worker}", slots, [token for _, token in self.told[worker]])
             self.highest = max([self.highest, *answer.tokens])
-        assert {i: r["claim_token"] for i, r in self._look().items()} == {
-            i: r["claim_token"] for i, r in before.items()
-        }
+        assert {i: r["claim_token"] for i, r in self.look().items()} == {i: r["claim_token"] for i, r in before.items()}
 
     @rule(
         worker=workers,
@@ -142,7 +92,7 @@ class Machine(RuleBasedStateMachine):
             return
         pair = self.believed[worker][which % len(self.believed[worker])]
         task_id, token = pair
-        row = self._look().get(task_id)
+        row = self.look().get(task_id)
         mine = self.owner.get(task_id) == token
         verdict = self._settle(verb, pair)
         if verb in ("renew", "checkpoint"):
@@ -162,25 +112,25 @@ class Machine(RuleBasedStateMachine):
             assert verdict == ("already" if pair in self.settled else "stale") or (
                 pair in self.settled and verdict == "stale" and task_id not in self.rows
             )
-            assert self._look().get(task_id) == row, "a stale write changes nothing"
+            assert self.look().get(task_id) == row, "a stale write changes nothing"
 
     @rule(worker=origins)
     def origin_claim(self, worker: int) -> None:
-        before = self._look()
+        before = self.look()
         self.origins[worker].limit = self.limit
         task_id = self.origins[worker].claim()
         self.may_end |= {i for i, r in before.items() if not r["alive"]}
         if task_id is not None:
             assert not before[task_id]["alive"]
             self.origin_believes[worker].append(task_id)
-            self._claimed(task_id, f"origin {worker}")
+            self.note_claim(task_id, f"origin {worker}")
 
     @rule(worker=origins, which=pick, well=st.booleans())
     def origin_settle(self, worker: int, which: int, well: bool) -> None:
         if not self.origin_believes[worker]:
             return
         task_id = self.origin_believes[worker][which % len(self.origin_believes[worker])]
-        row = self._look().get(task_id)
+        row = self.look().get(task_id)
         by = {"origin": worker, "step": len(self.token_of)}
         took = self.origins[worker].complete(task_id, by) if well else self.origins[worker].fail(task_id, "no")
         owner = self.owner.get(task_id)
@@ -195,14 +145,14 @@ class Machine(RuleBasedStateMachine):
             if well and task_id not in self.cancelled:
                 self.results[task_id] = by
         else:
-            assert self._look().get(task_id) == row
+            assert self.look().get(task_id) == row
 
     @rule(which=pick)
     def cancel(self, which: int) -> None:
         if not self.ids:
             return
         task_id = sorted(self.ids)[which % len(self.ids)]
-        row = self._look()[task_id]
+        row = self.look()[task_id]
         verdict = self.db.cancel(task_id)
         expected = {"pending": ("cancelled",), "running": ("cancelling",)}.get(row["status"], ("finished", "already"))
         assert verdict in expected
@@ -214,14 +164,14 @@ class Machine(RuleBasedStateMachine):
         if not self.ids:
             return
         task_id = sorted(self.ids)[which % len(self.ids)]
-        row = self._look()[task_id]
+        row = self.look()[task_id]
         assert self.db.retry(task_id) == ("done" if row["status"] == "failed" else "not_failed")
         if row["status"] == "failed":
             self.cancelled.discard(task_id)
 
     @rule()
     def recover(self) -> None:
-        before = self._look()
+        before = self.look()
         self.db.recover()
         self.may_end |= {i for i, r in before.items() if not r["alive"]}
 
@@ -258,7 +208,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def purge(self) -> None:
         self.db.run("UPDATE tasks SET expires_at = now() - interval '1 second' WHERE status IN ('completed', 'failed')")
-        gone = {i for i, r in self._look().items() if r["status"] in ("completed", "failed")}
+        gone = {i for i, r in self.look().items() if r["status"] in ("completed", "failed")}
         assert self.db.value("SELECT purge(1000)") == len(gone)
         self.ids -= gone
         for task_id in gone:
@@ -269,77 +219,9 @@ class Machine(RuleBasedStateMachine):
         self.ids |= set(sorted(gone)[:1])
         self.cancelled -= gone
 
-    # what holds after each step
-
-    @invariant()
-    def nothing_is_broken(self) -> None:
-        before, rows = self.rows, self._look(remember=True)
-        assert set(rows) == self.ids, "no task is lost, none comes from nowhere"
-        running = {i for i, r in rows.items() if r["status"] == "running"}
-        was_running = sum(r["status"] == "running" for r in before.values())
-        assert len(running) <= max(self.limit, was_running), "the limit"
-        for scope, name in self._groups(rows):
-            if any(rows[i]["status"] == "running" and self._in(rows[i], scope, name) for i in self.claimed_by_us):
-                assert self._room(rows, scope, name) >= 0, (scope, name, "the limit of a group")
-        self.claimed_by_us.clear()
-        assert self.db.value(LEDGER) == 0, "the ledger knows every running token"
-        tokens = [rows[i]["claim_token"] for i in running]
-        assert len(set(tokens)) == len(tokens)
-        for task_id, row in rows.items():
-            token = row["claim_token"]
-            assert self.token_of.setdefault(token, task_id) == task_id or token == 0, "a token is given out once"
-            if task_id in before and task_id not in self.claimed:
-                assert token >= before[task_id]["claim_token"] or before[task_id]["status"] in ("completed", "failed")
-            assert row["attempts"] <= MAX_ATTEMPTS
-            owner = self.owner.get(task_id)
-            if owner is not None and row["status"] != "running":
-                assert task_id in self.may_end or before[task_id]["dead"] or not before[task_id]["alive"]
-                self.owner.pop(task_id, None)
-            if owner is None:
-                assert row["status"] != "running" or task_id in self.owner, "somebody holds every running task"
-            if isinstance(owner, int) and row["status"] == "running":
-                assert token == owner
-            if row["status"] == "completed":
-                assert row["result"] == self.results[task_id], "the result is the last holder's"
-                assert row["error"] is None
-            else:
-                assert row["result"] is None
-            final = row["status"] in ("completed", "failed")
-            assert (row["finished_at"] is not None) == final
-            assert final == (row["expires_at"] is not None)
-            if task_id in self.cancelled and final:
-                assert row["error"] == "cancelled"
-        self.may_end, self.claimed = set(), set()
-
-    def _in(self, row: Row, scope: str, name: str) -> bool:
-        return bool(row["task_type" if scope == "type" else scope] == name)
-
-    def _groups(self, rows: dict[str, Row]) -> set[tuple[str, str]]:
-        scopes = (("type", "task_type"), ("tenant", "tenant"), ("model", "model"))
-        return {(scope, row[column]) for row in rows.values() for scope, column in scopes if row[column]}
-
-    def _room(self, rows: dict[str, Row], scope: str, name: str) -> int:
-        limit = self.limits.get((scope, name), self.limits.get((scope, "*"), 1000))
-        return limit - len([r for r in rows.values() if r["status"] == "running" and self._in(r, scope, name)])
-
-    def _has_room(self, row: Row) -> bool:
-        names = {"type": row["task_type"], "tenant": row["tenant"], "model": row["model"]}
-        return all(self._room(self.before, scope, name) > 0 for scope, name in names.items() if name)
-
     def _new_id(self) -> str:
         self.made += 1
         return f"t{self.made:03}"
-
-    def _look(self, remember: bool = False) -> dict[str, Row]:
-        found = {row["task_id"]: row for row in self.db.run(LOOK)}
-        self.before = found
-        if remember:
-            self.rows = found
-        return found
-
-    def _claimed(self, task_id: str, owner: int | str) -> None:
-        self.owner[task_id] = owner
-        self.claimed.add(task_id)
 
     def _settle(self, verb: str, pair: Pair) -> str:
         calls: dict[str, Callable[[], list[str]]] = {

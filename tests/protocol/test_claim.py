@@ -183,6 +183,17 @@ def test_a_task_that_could_not_start_in_time_expires(db: Db) -> None:
     assert db.claim("v", 5).ids == ["delayed"], "its time to start counts from when it was due"
 
 
+def test_a_task_that_started_in_time_expires_no_more(db: Db) -> None:
+    db.enqueue("released", "lost", "retried", options='{"start_within_seconds": 20}')
+    pairs = dict(db.claim("w", 3, lease=5).pairs)
+    db.release(("released", pairs["released"]))
+    db.fail(("retried", pairs["retried"]), retry=True, delay=1)
+    db.age(40)
+    db.recover()
+    assert {db.status(each) for each in ("released", "lost", "retried")} == {"pending"}
+    assert sorted(db.claim("v", 5).ids) == ["lost", "released", "retried"]
+
+
 def test_only_the_types_asked_for(db: Db) -> None:
     db.run(
         "INSERT INTO tasks (task_id, status, task_type, request)"

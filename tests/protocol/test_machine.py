@@ -8,9 +8,10 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from taskgate.local.postgres import EmbeddedPostgres
 from taskgate.protocol.migrate import migrate
-from tests.protocol.machine import MAX_ATTEMPTS, Machine
+from tests.protocol.machine import Machine
 from tests.protocol.origin import OriginWorker
 from tests.protocol.tools import Db
+from tests.protocol.walk import MAX_ATTEMPTS
 
 
 def test_the_invariants_hold_on_every_walk(either_postgres: EmbeddedPostgres) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 from collections.abc import Awaitable, Callable
@@ -25,8 +24,6 @@ router = APIRouter()
 
 LOCK_SECONDS = 1.0
 """So long an action waits for a row that somebody else's transaction holds."""
-LANE_SECONDS = 3.0
-"""So long it waits for its turn behind others that do."""
 
 CURSOR_PREFIX = "c1_"  # without it some would read as words, such as NA
 
@@ -116,17 +113,8 @@ def _read_cursor(cursor: str | None) -> int | None:
 
 async def _act(context: Context, act: Callable[[Calls], Awaitable[str]]) -> str:
     """The outcome of a cancel or retry. Raises Problem 503 `busy` where that would take long."""
-    lanes = context.action_lanes
-    try:
-        async with asyncio.timeout(LANE_SECONDS):
-            await lanes.acquire()
-    except TimeoutError:
-        detail = "Too many cancels and retries wait for rows that somebody holds; nothing was changed. Try again."
-        raise unavailable("busy", detail, seconds=1) from None
-    try:
+    async with context.action_lanes.turn():
         return await ask(context, _acted(context, act))
-    finally:
-        lanes.release()
 
 
 async def _acted(context: Context, act: Callable[[Calls], Awaitable[str]]) -> str:
@@ -151,10 +139,11 @@ _VERDICT = answers(ref("Verdict"), "Done")
 @router.post(
     "/tasks/{task_id:path}/cancel",
     summary="Cancel a task",
-    description="It ends `failed` with the error `cancelled`. 202: it runs, and its worker is told to stop.",
+    description="It ends `failed` with the error `cancelled`. 202: it runs, and its worker is told to stop; or it "
+    "waits (`pending`), its video is open at the provider, and the next worker cancels that first.",
     response_class=Response,
     status_code=200,
-    responses=responses({200: _VERDICT, 202: answers(ref("Verdict"), "Its worker is told to stop")}, 404, 409),
+    responses=responses({200: _VERDICT, 202: answers(ref("Verdict"), "A worker is told to stop it")}, 404, 409),
     dependencies=[KNOWN_PARAMETERS],
 )
 async def cancel(context: TheContext, caller: TheCaller, task_id: str) -> Response:
@@ -167,6 +156,8 @@ async def cancel(context: TheContext, caller: TheCaller, task_id: str) -> Respon
         raise Problem(409, "already_finished", "The task is finished and cannot be cancelled.", task_id=task_id)
     if outcome == "cancelling":
         return json_response(Verdict(task_id, "running", outcome), 202)
+    if outcome == "waiting":
+        return json_response(Verdict(task_id, "pending", "cancelling"), 202)
     return json_response(Verdict(task_id, "failed", outcome))
 
 

@@ -11,6 +11,7 @@ import asyncpg
 
 from taskgate.api.auth import Auth
 from taskgate.api.coalescer import Coalescer
+from taskgate.api.lanes import Lanes
 from taskgate.api.lookup import Lookup
 from taskgate.api.metrics import Metrics
 from taskgate.api.types import TaskTypes
@@ -33,6 +34,14 @@ BULK_LANES = 2
 """Long transactions at once, so that they never hold all connections."""
 ACTION_LANES = 3
 """Cancels and retries at once: what waits for locked rows must leave connections to the others."""
+ACTION_REFUSAL = "Too many cancels and retries wait for rows that somebody holds; nothing was changed. Try again."
+NAMED_LANES = 4
+"""Submissions at once with an id or an idempotency key of the caller's, which may wait for somebody's open transaction
+that holds the same. With the bulk lanes they leave connections to the others."""
+NAMED_REFUSAL = (
+    "Too many submissions wait for transactions that hold the same task ids or idempotency keys; nothing was written. "
+    "Try again."
+)
 PARSE_THREADS = 2
 """Daemons: a body that takes long to check cannot keep the process from ending."""
 
@@ -51,7 +60,8 @@ class Context:
     types: TaskTypes
     metrics: Metrics
     bulk_lanes: asyncio.Semaphore
-    action_lanes: asyncio.Semaphore
+    action_lanes: Lanes
+    named_lanes: Lanes
     threads: DaemonThreads
     stop: asyncio.Event
     media: MediaCalls
@@ -109,7 +119,8 @@ def make_context(settings: Settings) -> Context:
         types=TaskTypes(calls, settings),
         metrics=metrics,
         bulk_lanes=asyncio.Semaphore(BULK_LANES),
-        action_lanes=asyncio.Semaphore(ACTION_LANES),
+        action_lanes=Lanes(ACTION_LANES, ACTION_REFUSAL),
+        named_lanes=Lanes(NAMED_LANES, NAMED_REFUSAL),
         threads=DaemonThreads(PARSE_THREADS),
         stop=asyncio.Event(),
         media=MediaCalls(connections, database.schema),

@@ -17,7 +17,8 @@ from taskgate.api.http import Disconnected
 from taskgate.api.problems import Problem, unavailable
 from taskgate.api.ranges import NotSatisfiable, asked_range, is_known
 from taskgate.logs import get_logger
-from taskgate.media.backend import StoreFailed, read_media
+from taskgate.media.backend import read_media
+from taskgate.media.errors import StoreFailed
 from taskgate.protocol.connect import DATABASE_ERRORS
 from taskgate.protocol.media import POSTGRES, StoredMedia
 from taskgate.task import MEDIA_NAME

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import socket
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 from taskgate.api.app import Application, create_app
 from taskgate.api.schema_watch import schema_refusal
 from taskgate.logs import configure, get_logger
+from taskgate.setting_names import log_slips
 from taskgate.settings import Settings
 
 log = get_logger("api")
@@ -57,6 +59,7 @@ class _Server(uvicorn.Server):
 def run(settings: Settings) -> int:
     """Serve until told to stop; answers the exit code: 2 wrong settings, 3 wrong schema, 4 no such address."""
     configure(settings.log_format, settings.log_level)
+    log_slips(log, os.environ)
     try:
         app = create_app(settings)
     except ValueError as error:

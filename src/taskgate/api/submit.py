@@ -65,7 +65,8 @@ async def submit(context: Context, scope: Scope, receive: Receive, send: Send, t
         await _write(context, task, own_id)
         task_id, replayed = task.task_id, ""
     else:
-        task_id, replayed = await write_once(context, caller.tenant, task, own_id, key)
+        async with context.named_lanes.turn():
+            task_id, replayed = await write_once(context, caller.tenant, task, own_id, key)
     if seconds:
         try:
             row = await while_connected(receive, held(context, caller, task_id, seconds, is_there=True))
@@ -127,7 +128,8 @@ def _fixed(caller: Caller, headers: dict[bytes, bytes]) -> dict[str, str]:
 
 async def _write(context: Context, task: NewTask, own_id: bool) -> None:
     if own_id:
-        return await _write_alone(context, task)
+        async with context.named_lanes.turn():
+            return await _write_alone(context, task)
     try:
         await context.coalescer.submit(task)
     except Overloaded:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taskgate.cli.errors import USAGE, CliError
+from taskgate.cli.groups import Group, named, takes_group, words
 from taskgate.cli.output import clean, duration, emit, local_time, print_table
 from taskgate.cli.places import with_calls
 from taskgate.cli.tasks import JsonOption
@@ -16,13 +17,6 @@ if TYPE_CHECKING:
     from taskgate.protocol.calls import Calls
 
 limits = typer.Typer(help="Show or set how many tasks run at once: in the whole fleet, and of one type, model, …")
-
-TypeOption = Annotated[str | None, typer.Option("--type", help="Of one task type.")]
-ModelOption = Annotated[str | None, typer.Option("--model", help="Of one model.")]
-UpstreamOption = Annotated[str | None, typer.Option("--upstream", help="Through one upstream.")]
-TenantOption = Annotated[str | None, typer.Option("--tenant", help="Of one tenant, the name of its API key.")]
-EachOption = Annotated[bool, typer.Option(help="Of each one that has no limit of its own.")]
-Group = tuple[str, str]
 
 
 @limits.callback(invoke_without_command=True)
@@ -60,7 +54,7 @@ def limits_show(as_json: JsonOption = False) -> None:
             ("of", "limit", "running", "a minute", "left", "set at"),
             [
                 [
-                    _words((row["scope"], row["name"])),
+                    words((row["scope"], row["name"])),
                     _limit(row["max_concurrent"]),
                     row["running"],
                     _rates(row["requests_per_minute"], row["tokens_per_minute"]),
@@ -75,25 +69,19 @@ def limits_show(as_json: JsonOption = False) -> None:
         print()
         print_table(
             ("cools down", "for", "because"),
-            [[_words((row["scope"], row["name"])), duration(row["seconds"]), row["reason"] or ""] for row in cooling],
+            [[words((row["scope"], row["name"])), duration(row["seconds"]), row["reason"] or ""] for row in cooling],
         )
 
 
 @limits.command("set")
+@takes_group
 def limits_set(
     limit: Annotated[int, typer.Argument(min=0, max=1_000_000, help="Tasks at once; 0 pauses.")],
-    task_type: TypeOption = None,
-    model: ModelOption = None,
-    upstream: UpstreamOption = None,
-    tenant: TenantOption = None,
-    each_type: EachOption = False,
-    each_model: EachOption = False,
-    each_upstream: EachOption = False,
-    each_tenant: EachOption = False,
+    *,
+    group: Group | None,
     as_json: JsonOption = False,
 ) -> None:
     """Set the limit of the whole fleet, or of a group, at once. Running calls finish."""
-    group = _group(task_type, model, upstream, tenant, each_type, each_model, each_upstream, each_tenant)
 
     async def work(calls: Calls) -> int | None:
         if group is None:
@@ -106,13 +94,15 @@ def limits_set(
         return before
 
     before = with_calls(work)
-    value = {"limit": limit, "before": before} | _named(group)
-    words = "" if group is None else f" of {_words(group)}"
-    emit(as_json, value, f"limit{words} {_limit(before)} -> {limit}{' (paused)' if limit == 0 else ''}")
+    value = {"limit": limit, "before": before} | named(group)
+    of = "" if group is None else f" of {words(group)}"
+    emit(as_json, value, f"limit{of} {_limit(before)} -> {limit}{' (paused)' if limit == 0 else ''}")
 
 
 @limits.command("rate")
+@takes_group
 def limits_rate(
+    *,
     requests: Annotated[float | None, typer.Option(min=0.001, help="Calls a minute.")] = None,
     burst: Annotated[
         float | None, typer.Option(min=1, help="Calls at once; what a second brings if not given.")
@@ -122,18 +112,10 @@ def limits_rate(
     tokens_default: Annotated[
         int | None, typer.Option(min=0, help="Of an answer, where a request sets no max_tokens.")
     ] = None,
-    task_type: TypeOption = None,
-    model: ModelOption = None,
-    upstream: UpstreamOption = None,
-    tenant: TenantOption = None,
-    each_type: EachOption = False,
-    each_model: EachOption = False,
-    each_upstream: EachOption = False,
-    each_tenant: EachOption = False,
+    group: Group | None,
     as_json: JsonOption = False,
 ) -> None:
     """Set how many calls of a group start a minute, and how many tokens they take. What is not given is unlimited."""
-    group = _group(task_type, model, upstream, tenant, each_type, each_model, each_upstream, each_tenant)
     if group is None:
         raise CliError("name a group, such as --model gpt-5 or --each-tenant", code="usage", exit_code=USAGE)
 
@@ -148,24 +130,18 @@ def limits_rate(
         )
 
     with_calls(work)
-    value = {"requests_per_minute": requests, "tokens_per_minute": tokens} | _named(group)
-    emit(as_json, value, f"rate of {_words(group)}: {_rates(requests, tokens) or 'none'}")
+    value = {"requests_per_minute": requests, "tokens_per_minute": tokens} | named(group)
+    emit(as_json, value, f"rate of {words(group)}: {_rates(requests, tokens) or 'none'}")
 
 
 @limits.command("unset")
+@takes_group
 def limits_unset(
-    task_type: TypeOption = None,
-    model: ModelOption = None,
-    upstream: UpstreamOption = None,
-    tenant: TenantOption = None,
-    each_type: EachOption = False,
-    each_model: EachOption = False,
-    each_upstream: EachOption = False,
-    each_tenant: EachOption = False,
+    *,
+    group: Group | None,
     as_json: JsonOption = False,
 ) -> None:
     """Take the limits of a group away, rates too, at once."""
-    group = _group(task_type, model, upstream, tenant, each_type, each_model, each_upstream, each_tenant)
     if group is None:
         raise CliError(
             "the fleet always has a limit: name a group, such as --type veo",
@@ -180,31 +156,9 @@ def limits_unset(
     removed = with_calls(work)
     emit(
         as_json,
-        {"removed": removed} | _named(group),
-        f"{_words(group)}: {'no limit any more' if removed else 'had none'}",
+        {"removed": removed} | named(group),
+        f"{words(group)}: {'no limit any more' if removed else 'had none'}",
     )
-
-
-def _group(
-    task_type: str | None,
-    model: str | None,
-    upstream: str | None,
-    tenant: str | None,
-    each_type: bool,
-    each_model: bool,
-    each_upstream: bool,
-    each_tenant: bool,
-) -> Group | None:
-    """The one group that the options name; None: the whole fleet. Raises CliError for more than one."""
-    one = {"type": task_type, "model": model, "upstream": upstream, "tenant": tenant}
-    each = {"type": each_type, "model": each_model, "upstream": each_upstream, "tenant": each_tenant}
-    groups = [(scope, name) for scope, name in one.items() if name is not None]
-    groups += [(scope, "*") for scope, chosen in each.items() if chosen]
-    if len(groups) > 1:
-        raise CliError("one group at a time", code="usage", exit_code=USAGE)
-    if groups and not groups[0][1]:
-        raise CliError(f"--{groups[0][0]} needs a name", code="usage", exit_code=USAGE)
-    return groups[0] if groups else None
 
 
 async def _of(calls: Calls, group: Group) -> int | None:
@@ -221,15 +175,6 @@ async def _warn_unknown(calls: Calls, group: Group) -> None:
     if name not in known:
         there = f"there are {', '.join(known)}" if known else "there is none"
         print(clean(f"No {scope} {name} is known ({there}); the limit holds once there is one."), file=sys.stderr)
-
-
-def _named(group: Group | None) -> dict[str, str]:
-    return {} if group is None else {"scope": group[0], "name": group[1]}
-
-
-def _words(group: Group) -> str:
-    scope, name = group
-    return f"each {scope}" if name == "*" else f"{scope} {name}"
 
 
 def _limit(value: int | None) -> str:

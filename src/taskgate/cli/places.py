@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
@@ -28,6 +29,7 @@ def load_settings() -> Settings:
 
     from taskgate.settings import Settings
 
+    warn_of_slips()
     try:
         return Settings()
     except ValidationError as error:
@@ -40,6 +42,15 @@ def load_settings() -> Settings:
         ) from None
     except ValueError as error:
         raise CliError(str(error), code="settings", exit_code=USAGE) from None
+
+
+@cache
+def warn_of_slips() -> None:
+    """Says on stderr, once a process, which settings look misspelt."""
+    from taskgate.setting_names import slip_words, slips
+
+    for name, meant in slips(os.environ):
+        print(slip_words(name, meant), file=sys.stderr)
 
 
 def api_place(url: str | None = None) -> tuple[str, str]:
@@ -112,8 +123,11 @@ def without_password(url: str) -> str:
     return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}{parts.path}"
 
 
-def with_calls(work: Callable[[Calls], Awaitable[T]], *, check_schema: bool = True) -> T:
-    """Runs `work` on one connection to the database. Raises CliError for what can be expected to go wrong."""
+def with_calls(work: Callable[[Calls], Awaitable[T]], *, check_schema: bool = True, within: float | None = None) -> T:
+    """Runs `work` on one connection to the database, in `within` seconds in all.
+
+    Raises CliError for what can be expected to go wrong.
+    """
     import asyncpg
 
     from taskgate.protocol.calls import Calls
@@ -123,14 +137,15 @@ def with_calls(work: Callable[[Calls], Awaitable[T]], *, check_schema: bool = Tr
     database = database_place(load_settings())
 
     async def main() -> T:
-        connection = await connect(database, "taskgate cli", command_timeout=60)
-        try:
-            calls = Calls(connection, database.schema)
-            if check_schema:
-                check_version(await calls.schema_version())
-            return await work(calls)
-        finally:
-            await connection.close(timeout=5)
+        async with asyncio.timeout(within):
+            connection = await connect(database, "taskgate cli", command_timeout=60)
+            try:
+                calls = Calls(connection, database.schema)
+                if check_schema:
+                    check_version(await calls.schema_version())
+                return await work(calls)
+            finally:
+                await connection.close(timeout=5)
 
     try:
         return asyncio.run(main())

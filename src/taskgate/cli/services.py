@@ -12,7 +12,7 @@ import typer
 
 from taskgate.cli.errors import FAILED, SCHEMA, UNREACHABLE, CliError
 from taskgate.cli.output import emit
-from taskgate.cli.places import database_place, join_running_up, load_settings
+from taskgate.cli.places import database_place, join_running_up, load_settings, warn_of_slips
 from taskgate.cli.upstreams import upstreams_of
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -35,6 +35,7 @@ def up(
     from taskgate.local.supervisor import UpOptions
     from taskgate.local.supervisor import up as run_up
 
+    warn_of_slips()
     options = UpOptions(
         port=port,
         workers=workers,

@@ -15,6 +15,7 @@ import typer
 from taskgate.cli.errors import FAILED, OK, USAGE, CliError
 from taskgate.cli.output import clean, console, emit, local_time, print_json, print_json_line, print_table
 from taskgate.cli.places import client
+from taskgate.cli.waiting import waiting_for
 
 if TYPE_CHECKING:
     from taskgate.client import Client
@@ -35,7 +36,10 @@ def get(
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a task. Exit code 1 when it failed, or is not final in the time it was waited for."""
+    """Show a task. Exit code 1 when it failed, or is not final in the time it was waited for.
+
+    Where the database is known too (DATABASE_URL, or a running `up`), it says what a pending task waits for.
+    """
     if output is not None and media is None:
         raise CliError("--output goes with --media NAME", code="usage", exit_code=USAGE)
     include = [name for name, wanted in (("request", request), ("history", history)) if wanted]
@@ -47,10 +51,11 @@ def get(
         if media is not None:
             save_media(api, task_id, media, output, as_json)
             return
+    waits = waiting_for(view.task_id) if view.status == "pending" else None
     if as_json:
-        print_json(dict(view.raw))
+        print_json({**view.raw, **({"waiting_for": waits} if waits else {})})
     else:
-        show(view)
+        show(view, waits)
     raise typer.Exit(FAILED if view.status == "failed" else OK)
 
 
@@ -121,7 +126,7 @@ def cancel(
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Cancel tasks: a pending one ends at once, a running one is told to stop."""
+    """Cancel tasks: a pending one ends at once, a running one (or the next worker of an open video) is told to stop."""
     _each(task_ids, url, as_json, lambda api, task_id: api.cancel(task_id))
 
 
@@ -181,8 +186,8 @@ MEANINGS = {
 """What to make of errors whose stable word says little."""
 
 
-def show(view: TaskView) -> None:
-    """A task for people."""
+def show(view: TaskView, waits: str | None = None) -> None:
+    """A task for people. `waits`: what it waits for."""
     attempts = f"{view.attempts} of {view.max_attempts}" if view.max_attempts else str(view.attempts)
     facts = [
         ("task", view.task_id),
@@ -191,6 +196,7 @@ def show(view: TaskView) -> None:
         ("attempts", attempts),
         ("created", local_time(view.created_at)),
         ("not before", local_time(view.run_at) if view.status == "pending" else ""),
+        ("waiting for", waits),
         ("started", local_time(view.started_at)),
         ("finished", local_time(view.finished_at)),
         ("took", _took(view)),

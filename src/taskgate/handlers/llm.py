@@ -15,7 +15,7 @@ from taskgate.handlers.images import inline_images
 from taskgate.handlers.llm_request import LlmRequest, to_chat
 from taskgate.handlers.media import Downloader
 from taskgate.handlers.outcomes import Answer, Failure, Rules, judge, judge_failure
-from taskgate.handlers.paid import UNKNOWN_STATUSES, ambiguous
+from taskgate.handlers.paid import UNKNOWN_STATUSES, ambiguous, announce, to_the_end
 from taskgate.handlers.redact import redact
 from taskgate.handlers.upstream_keys import Endpoint, key_digest, key_of
 from taskgate.settings import Settings
@@ -111,7 +111,7 @@ class ChatProvider:
         }
         if task.paid is not None and task.paid.operation is None:
             raise ambiguous("an earlier attempt was stopped in the send", task.paid.account, retry=False)
-        await task.intend(account)
+        await announce(task, account)
         try:
             answer = await self._call(client, model, messages, parameters, task.timeout, rules)
         except TaskError as error:
@@ -119,7 +119,7 @@ class ChatProvider:
             if delivery == "unknown":
                 raise ambiguous(str(error), account, retry=False) from error
             if error.code != "answer_too_large":  # that one was paid
-                await task.withdraw()
+                await to_the_end(task.withdraw())
             raise
         outcome = judge(answer, rules)
         if not isinstance(outcome, TaskError):
@@ -129,7 +129,7 @@ class ChatProvider:
             raise outcome
         if taken or answer.status in UNKNOWN_STATUSES:
             raise ambiguous(str(outcome), account, retry=False)
-        await task.withdraw()
+        await to_the_end(task.withdraw())
         raise outcome
 
     async def _call(

@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -26,6 +25,7 @@ from taskgate.local.ports import KeptPort, can_bind, free_port
 from taskgate.local.postgres import EmbeddedPostgres
 from taskgate.local.provider import Provider, choose, wait_answering, without_proxy_for_loopback
 from taskgate.local.service import Service
+from taskgate.local.terminal import say, stopping, welcome
 from taskgate.protocol.connect import Database
 from taskgate.protocol.migrate import MigrationError, migrate
 from taskgate.settings import Settings
@@ -49,12 +49,6 @@ class UpOptions:
     """Where data is kept; None: the platform's place."""
     fake_provider: bool = False
     host: str | None = None
-
-
-def say(text: str) -> None:
-    """One line for the person at the terminal."""
-    with contextlib.suppress(OSError):  # the terminal may be gone
-        print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
 def up(options: UpOptions) -> int:
@@ -126,17 +120,7 @@ class Supervisor:
         logs.mkdir(mode=0o700, exist_ok=True)
         host, port = self._address(settings)
 
-        if settings.database_url:
-            dsn = settings.database_url
-            say(f"database: DATABASE_URL ({urlsplit(dsn).hostname or 'local socket'})")
-        else:
-            remembered = KeptPort(data / "postgres.port")
-            self._postgres = EmbeddedPostgres(
-                data / "postgres", port=remembered.free_again(), settings=POSTGRES_SETTINGS
-            ).start()
-            remembered.keep(self._postgres.port)
-            dsn = self._postgres.create_database("taskgate")
-            say(f"PostgreSQL runs on port {self._postgres.port}, its data is in {data}")
+        dsn = self._database_url(settings, data)
         migrate(
             dsn,
             schema=settings.schema_name,
@@ -190,7 +174,22 @@ class Supervisor:
         self._database = Database(dsn, settings.schema_name)
         self._feed = Feed(self._database, say)
         self._feed.start()
-        print(welcome(local_url, provider.name, options, bool(settings.api_keys), logs), flush=True)
+        count = f"{options.workers} {options.worker} worker{'s' if options.workers != 1 else ''}"
+        print(welcome(local_url, provider.name, count, bool(settings.api_keys), logs), flush=True)
+
+    def _database_url(self, settings: Settings, data: Path) -> str:
+        """Of the database that the settings name, or of our own, which is started."""
+        if settings.database_url:
+            say(f"database: DATABASE_URL ({urlsplit(settings.database_url).hostname or 'local socket'})")
+            return settings.database_url
+        remembered = KeptPort(data / "postgres.port")
+        self._postgres = EmbeddedPostgres(
+            data / "postgres", port=remembered.free_again(), settings=POSTGRES_SETTINGS
+        ).start()
+        remembered.keep(self._postgres.port)
+        dsn = self._postgres.create_database("taskgate")
+        say(f"PostgreSQL runs on port {self._postgres.port}, its data is in {data}")
+        return dsn
 
     def _address(self, settings: Settings) -> tuple[str, int]:
         host = self._options.host or settings.host
@@ -264,43 +263,6 @@ class Supervisor:
         deadline = time.monotonic() + seconds
         for service in services:
             service.wait_stopped(deadline)
-
-
-def stopping(running: int | None, grace: float) -> str:
-    """What the end waits for; None: it is not known how many tasks run."""
-    if running == 0:
-        return "Stopping (once more: at once) ..."
-    what = "the running tasks" if running is None else f"{running} running task{'s' if running != 1 else ''}"
-    return f"Stopping: waiting for {what}, {grace:g} s at most (once more: at once) ..."
-
-
-def welcome(url: str, model: str, options: UpOptions, keys: bool, logs: Path) -> str:
-    """What is up, and a first task to paste."""
-    curl = "curl" if not proxy_catches_loopback(os.environ.get) else "curl --noproxy '*'"
-    if keys:
-        curl += ' -H "Authorization: Bearer $TASKGATE_API_KEY"'
-    number = f"{options.workers} {options.worker} worker{'s' if options.workers != 1 else ''}"
-    return f"""
-taskgate is up: {url} with {number} (docs: {url}/docs, logs: {logs})
-Model: {model}
-
-Post a task, then read its result (put the task_id of the first answer in the second line):
-
-  {curl} -X POST {url}/tasks -H 'Content-Type: application/json' -d '{{"prompt":"What is the capital of France?"}}'
-  {curl} '{url}/tasks/TASK_ID?wait=30'
-
-The tasks with SQL: taskgate psql (the URL: taskgate psql --print-url).
-Handlers of yours: taskgate worker --app MODULE. Both find this by themselves.
-
-Ctrl-C stops everything; the data stays. What happens from here on:
-"""
-
-
-def proxy_catches_loopback(get: Callable[[str], str | None]) -> bool:
-    """Whether curl would send http://127.0.0.1 to a proxy. It reads http_proxy in lower case only."""
-    proxy = get("http_proxy") or get("all_proxy") or get("ALL_PROXY")
-    exempt = (get("no_proxy") or get("NO_PROXY") or "").replace(" ", "").split(",")
-    return bool(proxy) and "*" not in exempt and "127.0.0.1" not in exempt
 
 
 def _upstreams(settings: Settings) -> str | None:

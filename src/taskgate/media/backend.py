@@ -10,10 +10,6 @@ from taskgate.media.place import Place
 from taskgate.protocol.media import MediaCalls, StoredMedia
 
 
-class StoreFailed(Exception):
-    """The place does not take or give the bytes just now; the message says why."""
-
-
 class Writer(Protocol):
     """One upload under way. Raises StoreFailed."""
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from taskgate.media.backend import StoreFailed
+from taskgate.media.errors import StoreFailed
 from taskgate.threads import DaemonThreads
 
 THREADS = 4

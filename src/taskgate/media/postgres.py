@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
-from taskgate.media.backend import StoreFailed
+from taskgate.media.errors import StoreFailed
 from taskgate.protocol.media import CHUNK_BYTES, MediaCalls
 
 T = TypeVar("T")

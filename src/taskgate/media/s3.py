@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from taskgate.media.backend import StoreFailed
+from taskgate.media.errors import StoreFailed
 from taskgate.media.place import Place
 
 if TYPE_CHECKING:

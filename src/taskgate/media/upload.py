@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 from urllib.parse import quote
 
-from taskgate.media.backend import Backend, StoreFailed, Writer, new_key
+from taskgate.media.backend import Backend, Writer, new_key
+from taskgate.media.errors import StoreFailed
 from taskgate.media.place import Place
 from taskgate.media.postgres import ChunkWriter
 from taskgate.protocol.media import MediaCalls

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from taskgate.protocol.version import function_schema
 
-PARAMETERS = ("task_id", "task_type", "request", "keep_order", "options", "tenant", "traceparent")
-
 
 def enqueue_statement(schema: str, placeholders: dict[str, str]) -> str:
-    """SELECT of (task_id, outcome) from functions/enqueue.sql; `placeholders` for each of PARAMETERS.
+    """SELECT of (task_id, outcome) from functions/enqueue.sql; `placeholders` are those of its parameters, by name.
 
     Every value is cast, so that drivers which bind without types can be used.
     """
@@ -21,11 +19,8 @@ def enqueue_statement(schema: str, placeholders: dict[str, str]) -> str:
     )
 
 
-ONCE_PARAMETERS = (*PARAMETERS, "idempotency_key", "fingerprint")
-
-
 def enqueue_once_statement(schema: str, placeholders: dict[str, str]) -> str:
-    """SELECT of (task_id, outcome) from functions/enqueue_once.sql; `placeholders` for each of ONCE_PARAMETERS."""
+    """SELECT of (task_id, outcome) from functions/enqueue_once.sql; `placeholders` as for `enqueue_statement`."""
     p = placeholders
     return (
         f"SELECT task_id, outcome FROM {function_schema(schema)}.enqueue_once("

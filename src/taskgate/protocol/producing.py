@@ -59,7 +59,7 @@ class ProducerCalls(Session):
         return {row[0]: Remembered(row[1], list(row[2]), list(row[3] or ())) for row in rows}
 
     async def cancel(self, task_id: str, *, tenant: str | None = None) -> str:
-        """`cancelled`, `cancelling`, `already`, `finished` or `not_found`."""
+        """`cancelled`, `cancelling`, `waiting`, `already`, `finished` or `not_found`."""
         return str(await self._db.fetchval(f"SELECT {self._f}.cancel($1, $2)", task_id, tenant))
 
     async def retry(self, task_id: str, *, tenant: str | None = None) -> str:

@@ -41,6 +41,10 @@ class ReaderCalls(Session):
         rows = await self._db.fetch(query("get"), list(task_ids), tenant, with_request, result_bytes)
         return {row["task_id"]: row for row in rows}
 
+    async def waiting(self, task_id: str) -> Any:
+        """The record of queries/waiting.sql: what a pending task waits for; None if it is not pending."""
+        return await self._db.fetchrow(query("waiting"), task_id)
+
     async def page(
         self,
         *,

@@ -30,7 +30,6 @@ class Session:
     def __init__(self, executor: Executor, schema: str = "public") -> None:
         self._db = executor
         self._f = function_schema(schema)
-        self._schema = schema
 
 
 @cache

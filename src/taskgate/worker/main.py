@@ -28,7 +28,8 @@ def run_worker(apps: Sequence[str], types: Sequence[str]) -> int:
     """What `main` does after it has read its arguments."""
     from pydantic import ValidationError
 
-    from taskgate.logs import configure
+    from taskgate.logs import configure, get_logger
+    from taskgate.setting_names import log_slips
     from taskgate.settings import Settings
     from taskgate.worker.registry import BadApp, load
     from taskgate.worker.worker import Worker
@@ -37,6 +38,7 @@ def run_worker(apps: Sequence[str], types: Sequence[str]) -> int:
         settings = Settings()
         _ = settings.database
         configure(settings.log_format, settings.log_level)
+        log_slips(get_logger("worker"), os.environ)
         handlers = load(apps, types, settings)
     except ValidationError as error:
         for problem in error.errors(include_url=False, include_input=False, include_context=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 from taskgate.handlers.video.handler import veo_handler
 from taskgate.local.fake_provider import FakeProvider
 from taskgate.settings import Settings
-from taskgate.testing import Outcome, run
+from taskgate.task import Task
+from taskgate.testing import MemoryContext, Outcome, run
 
 
 @cache
@@ -39,6 +41,11 @@ def service_account(folder: Path, provider: FakeProvider) -> Path:
 
 
 QUICK: dict[str, Any] = {"veo_poll_seconds": 0.01, "gemini_api_key": "KEY", "media_allow": "127.0.0.1"}
+WIRES: dict[str, dict[str, Any]] = {
+    "gemini": {"veo_api": "gemini", "veo_model": "veo-of-a-relay"},
+    "vertex": {"veo_api": "vertex", "google_project": "p"},
+    "interactions": {},
+}
 
 
 def settings(provider: FakeProvider, **more: Any) -> Settings:
@@ -50,3 +57,21 @@ async def ask(
 ) -> Outcome:
     """`more` are settings, `options` those of taskgate.testing.run."""
     return await run(veo_handler(settings(provider, **more)), request, **{"timeout": 30, **(options or {})})
+
+
+def of_wire(name: str, provider: FakeProvider, folder: Path) -> dict[str, Any]:
+    if name != "vertex":
+        return WIRES[name]
+    credentials = str(service_account(folder, provider))
+    return {**WIRES[name], "vertex_base_url": provider.url, "google_credentials": credentials}
+
+
+def api(wire: dict[str, Any]) -> str:
+    return str(wire.get("veo_api", "interactions"))
+
+
+def started(settings: Settings) -> tuple[asyncio.Future[Any], MemoryContext]:
+    """The handler at work for "A cat", to be stopped in the middle, and what it wrote."""
+    context = MemoryContext(asyncio.get_running_loop(), "t")
+    task: Task[Any] = Task("t", "veo", {"prompt": "A cat"}, 1, 3, 60.0, context=context)
+    return asyncio.ensure_future(veo_handler(settings).function(task)), context

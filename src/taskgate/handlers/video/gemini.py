@@ -7,55 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from taskgate.handlers.video.wire import (
-    Finished,
-    HttpCall,
-    Inputs,
-    Media,
-    Pending,
-    State,
-    Video,
-    count_of,
-    long_running,
-    put,
-    texts,
-)
+from taskgate.handlers.video.long_running import finished, inline_image, parameters, request_body, response_of
+from taskgate.handlers.video.wire import HttpCall, Inputs, Media, Pending, State, video_of
 
 
-def image(media: Media) -> dict[str, Any]:
-    return {"bytesBase64Encoded": media.data, "mimeType": media.mime}
-
-
-def parameters(inputs: Inputs) -> dict[str, Any]:
-    """What both `:predictLongRunning` APIs take."""
-    found: dict[str, Any] = {}
-    put(found, "sampleCount", inputs.get("sample_count"))
-    put(found, "durationSeconds", inputs.get("duration_seconds"))
-    put(found, "aspectRatio", inputs.get("aspect_ratio"))
-    put(found, "resolution", inputs.get("resolution"))
-    put(found, "personGeneration", inputs.get("person_generation"))
-    put(found, "negativePrompt", inputs.get("negative_prompt"))
-    put(found, "enhancePrompt", inputs.get("enhance_prompt"))
-    return found
+def video_part(media: Media) -> dict[str, Any]:
+    return {"uri": media.uri} if media.uri else {"encodedVideo": media.data, "encoding": media.mime}
 
 
 class Gemini:
     def submission(self, inputs: Inputs, model: str) -> HttpCall:
-        instance: dict[str, Any] = {"prompt": inputs.get("prompt")}
-        put(instance, "image", inputs.image and image(inputs.image))
-        put(instance, "lastFrame", inputs.last_frame and image(inputs.last_frame))
-        if inputs.reference_images:
-            instance["referenceImages"] = [
-                {"image": image(media), "referenceType": kind.upper()} for media, kind in inputs.reference_images
-            ]
-        if inputs.video is not None:
-            video = inputs.video
-            instance["video"] = (
-                {"uri": video.uri} if video.uri else {"encodedVideo": video.data, "encoding": video.mime}
-            )
-        body: dict[str, Any] = {"instances": [instance]}
-        if found := parameters(inputs):
-            body["parameters"] = found
+        body = request_body(inputs, parameters(inputs), inline_image, video_part)
         return HttpCall("POST", f"/v1beta/models/{model}:predictLongRunning", body)
 
     def operation(self, body: Any) -> str | None:
@@ -66,22 +28,16 @@ class Gemini:
         return HttpCall("GET", f"/v1beta/{name}")
 
     def state(self, body: Any) -> State:
-        response, error = long_running(body)
+        response, error = response_of(body)
         if error is not None:
             return error
         if response is None:
             return Pending()
         answer = response.get("generateVideoResponse")
         answer = answer if isinstance(answer, dict) else {}
-        videos = []
-        for sample in answer.get("generatedSamples") or ():
-            video = sample.get("video") if isinstance(sample, dict) else None
-            if isinstance(video, dict) and (video.get("uri") or video.get("encodedVideo")):
-                mime = video.get("encoding") or "video/mp4"
-                videos.append(Video(str(video.get("uri") or ""), str(video.get("encodedVideo") or ""), str(mime)))
-        return Finished(
-            videos, count_of(answer.get("raiMediaFilteredCount")), texts(answer.get("raiMediaFilteredReasons"))
-        )
+        samples = [each for each in answer.get("generatedSamples") or () if isinstance(each, dict)]
+        videos = [video_of(each.get("video"), "uri", "encodedVideo", "encoding") for each in samples]
+        return finished([video for video in videos if video is not None], answer)
 
     def cancel(self, name: str) -> HttpCall:
         return HttpCall("POST", f"/v1beta/{name}:cancel", {})

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
 from typing import Any
 
 from taskgate.handlers.media import Downloader
 from taskgate.handlers.outcomes import Answer, Rules, retry_after
-from taskgate.handlers.paid import ambiguous
+from taskgate.handlers.paid import ambiguous, to_the_end
 from taskgate.handlers.video import inputs, store, verdicts
 from taskgate.handlers.video.accounts import Account, account
 from taskgate.handlers.video.http import NoAnswer, ProviderHttp
 from taskgate.handlers.video.job import MISSING_SINCE, Job
 from taskgate.handlers.video.request import VeoRequest
-from taskgate.handlers.video.route import Route, route, unsupported
+from taskgate.handlers.video.route import route, unsupported
+from taskgate.handlers.video.submit import Submission, cancel
 from taskgate.handlers.video.tokens import Tokens
-from taskgate.handlers.video.wire import Broken, Finished, HttpCall, Pending, State
+from taskgate.handlers.video.wire import Broken, Finished, Pending, State
 from taskgate.settings import Settings
 from taskgate.task import Handler, PermanentError, Snooze, Task, TaskError
 
 MAX_POLL_PAUSE = 60.0
 MAX_RETRY_AFTER = 300.0
-CANCEL_SECONDS = 2.0
 ACCOUNT_PAUSE = 10.0
 MEDIA = frozenset({"image", "last_frame", "reference_images", "video"})
 LOOKS_WITHOUT_VIDEO = 3
@@ -55,14 +54,14 @@ class VideoProvider:
     async def run(self, task: Task[dict[str, Any]]) -> dict[str, Any]:
         """The result of a checked request. Raises what steers the task."""
         job = await self._resumed(task) or await self._submitted(task)
+        if job.unwanted:
+            await to_the_end(cancel(self._client(), task, job))
+            raise PermanentError("cancelled", code="cancelled")
         try:
             return await self._followed(task, job)
         except asyncio.CancelledError:
-            if task.cancel_reason == "cancelled":
-                with contextlib.suppress(Exception):  # the task ends as cancelled whatever the provider says
-                    async with asyncio.timeout(CANCEL_SECONDS):
-                        await task.save_operation(job.operation("cancelled"))
-                        await self._client().look(job.account, job.account.wire.cancel(job.name))
+            if task.cancel_reason == "cancelled" and not job.over:
+                await to_the_end(cancel(self._client(), task, job))
             raise
 
     # before the operation
@@ -138,60 +137,8 @@ class VideoProvider:
         )
         videos = Downloader(settings.media_allow, max_bytes=settings.media_max_video_bytes, own=own)
         call = chosen.wire.submission(await inputs.load(task.request, chosen, images, videos), to.model)
-        return await self._submit(task, chosen, to, call, retries)
-
-    async def _submit(
-        self, task: Task[dict[str, Any]], chosen: Account, to: Route, call: HttpCall, retries: int
-    ) -> Job:
-        """Send it, between two notes in the database. Nothing here may lose the operation's name."""
-        headers = await chosen.headers()  # the token first: getting one is no part of the send
-        identity = chosen.identity()
-        await task.intend(identity, retry=self._retry)
-        sending = asyncio.ensure_future(self._send(task, chosen, to, call, headers, retries))
-        try:
-            return await asyncio.shield(sending)
-        except asyncio.CancelledError:
-            if task.cancel_reason == "cancelled" or sending.cancelled():
-                sending.cancel()  # closes the connection
-            else:  # paid in all likelihood: its name is worth waiting for as long as this process is let
-                await asyncio.wait([sending])
-                sending.exception()  # taken note of; the reason to stop goes before
-            raise
-
-    async def _send(
-        self,
-        task: Task[dict[str, Any]],
-        chosen: Account,
-        to: Route,
-        call: HttpCall,
-        headers: dict[str, str],
-        retries: int,
-    ) -> Job:
-        http, identity = self._client(), chosen.identity()
-        rules = self._rules(chosen)
-        try:
-            answer = await http.submit(chosen, call, headers, self._settings.veo_submit_seconds)
-        except NoAnswer as error:
-            if error.delivery == "none":
-                await task.withdraw()
-                raise verdicts.not_delivered(error.words) from None
-            raise ambiguous(error.words, identity, retry=self._retry) from None
-        if verdicts.is_definite(answer):
-            await task.withdraw()
-            if answer.status == 401 and chosen.tokens is not None:
-                chosen.tokens.forget()
-            raise verdicts.refused(answer, to.model, to.api, rules)
-        try:
-            name = chosen.wire.operation(verdicts.parsed(answer)) if 200 <= answer.status < 300 else None
-        except ValueError:
-            name = None
-        if name is None:
-            why = f"the provider answered {answer.status}, and no operation"
-            raise ambiguous(why, identity, retry=self._retry)
-        job = Job(chosen, name, to.model, time.time(), retries)
-        await task.save_operation(job.operation())
-        await self._show(task, job, stage="submitted")
-        return job
+        rules, seconds = self._rules(chosen), settings.veo_submit_seconds
+        return await Submission(self._client(), task, chosen, to, call, rules, seconds, self._retry, retries).send()
 
     # the operation
 
@@ -199,7 +146,10 @@ class VideoProvider:
         if not self._settings.veo_audio_retries:  # nothing is sent again: hours with megabytes in hand are too long
             task.request = {name: value for name, value in task.request.items() if name not in MEDIA}
         while True:
+            if not job.resumed:
+                await self._show(task, job, stage="submitted")
             state = await self._over(task, job)
+            job.over = True
             rules = self._rules(job.account)
             if isinstance(state, Broken):
                 error = verdicts.broken(state, rules)
@@ -215,6 +165,7 @@ class VideoProvider:
                 raise verdicts.filtered(state, rules)
             fresh = await self._submitted(task)
             job.account, job.name, job.model, job.submitted = fresh.account, fresh.name, fresh.model, fresh.submitted
+            job.resumed = job.over = False
 
     async def _over(self, task: Task[dict[str, Any]], job: Job) -> Finished | Broken:
         """Looks until the operation is over. A look that fails is no failure of the task: its time limit ends this."""

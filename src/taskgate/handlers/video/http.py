@@ -59,9 +59,11 @@ class ProviderHttp:
         self._turns = asyncio.Semaphore(LOOKS_AT_ONCE)
         self.large = asyncio.Semaphore(LARGE_AT_ONCE)
 
-    async def submit(self, account: Account, call: HttpCall, headers: dict[str, str], seconds: float) -> Answer:
-        """Raises NoAnswer."""
-        return await self._send(self._submissions, account, call, headers, seconds)
+    async def submit(
+        self, account: Account, call: HttpCall, headers: dict[str, str], seconds: float, *, answering: asyncio.Event
+    ) -> Answer:
+        """`answering` is set once an answer begins. Raises NoAnswer."""
+        return await self._send(self._submissions, account, call, headers, seconds, answering)
 
     async def look(self, account: Account, call: HttpCall) -> Answer:
         """A poll or a cancellation. Raises NoAnswer, and what the account's tokens raise."""
@@ -69,7 +71,13 @@ class ProviderHttp:
             return await self._send(self._looks, account, call, await account.headers(), LOOK_SECONDS)
 
     async def _send(
-        self, client: httpx2.AsyncClient, account: Account, call: HttpCall, headers: dict[str, str], seconds: float
+        self,
+        client: httpx2.AsyncClient,
+        account: Account,
+        call: HttpCall,
+        headers: dict[str, str],
+        seconds: float,
+        answering: asyncio.Event | None = None,
     ) -> Answer:
         import httpx2
 
@@ -83,6 +91,8 @@ class ProviderHttp:
         try:
             async with asyncio.timeout(seconds):
                 response = await client.send(request, stream=True, follow_redirects=False)
+                if answering is not None:
+                    answering.set()
                 try:
                     body = await self._read(response)
                 finally:

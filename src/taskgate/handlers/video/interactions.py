@@ -12,12 +12,14 @@ from taskgate.handlers.video.wire import (
     Media,
     Pending,
     State,
-    Video,
     object_of,
     put,
+    video_of,
 )
 
 NOT_YET = {"queued", "in_progress", "idle", "requires_continuation"}
+FIELDS = ("uri", "data", "mime_type")
+"""Of a video."""
 
 
 def part(kind: str, media: Media) -> dict[str, Any]:
@@ -75,9 +77,9 @@ class Interactions:
         if status != "completed":
             return Broken(1 if status == "cancelled" else None, f"{status}: {_errors(interaction) or 'no words'}")
         contents = [content for step in _list(interaction, "steps") for content in _list(step, "content")]
-        videos = [_video(content) for content in contents if content.get("type") == "video"]
+        videos = [video_of(content, *FIELDS) for content in contents if content.get("type") == "video"]
         if not any(videos) and isinstance(interaction.get("output_video"), dict):
-            videos = [_video(interaction["output_video"])]
+            videos = [video_of(interaction["output_video"], *FIELDS)]
         found = [video for video in videos if video is not None]
         words = [str(each["text"]) for each in contents if each.get("type") == "text" and each.get("text")]
         refused = [] if found else [*words, *filter(None, [_errors(interaction)])]
@@ -92,13 +94,6 @@ def _list(value: Any, name: str) -> list[dict[str, Any]]:
     if name == "content" and value.get("type") == "user_input":
         return []  # the task's own words and media
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
-def _video(content: dict[str, Any]) -> Video | None:
-    if not (content.get("uri") or content.get("data")):
-        return None
-    mime = content.get("mime_type") or "video/mp4"
-    return Video(str(content.get("uri") or ""), str(content.get("data") or ""), str(mime))
 
 
 def _errors(interaction: Any) -> str:

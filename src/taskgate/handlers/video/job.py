@@ -24,6 +24,10 @@ class Job:
     """Seconds since 1970."""
     audio_retries: int = 0
     resumed: bool = False
+    unwanted: bool = False
+    """The task was cancelled while nobody followed it."""
+    over: bool = False
+    """There is nothing to cancel at the provider any more."""
     shown: Any = field(default=None, repr=False)
     """The progress that was reported last."""
 
@@ -39,4 +43,5 @@ class Job:
         """What `operation()` was kept as. Raises KeyError, TypeError or ValueError for what is no such thing."""
         submitted = datetime.fromisoformat(operation["submitted_at"]).timestamp()
         retries = int(operation.get("audio_retries", 0))
-        return cls(account, str(operation["name"]), str(operation["model"]), submitted, retries, True)
+        unwanted = operation.get("cancel_requested") is True
+        return cls(account, str(operation["name"]), str(operation["model"]), submitted, retries, True, unwanted)

@@ -110,24 +110,8 @@ def object_of(body: Any) -> Mapping[str, Any]:
     return body
 
 
-def texts(value: Any) -> list[str]:
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
-
-
-def long_running(body: Any) -> tuple[Mapping[str, Any] | None, Broken | None]:
-    """The response of a google.longrunning.Operation, or its error; neither while it runs."""
-    operation = object_of(body)
-    if not isinstance(operation.get("name"), str) and "done" not in operation:
-        raise ValueError("the answer is no operation")
-    error = operation.get("error")
-    if isinstance(error, dict):
-        code = error.get("code")
-        return None, Broken(code if isinstance(code, int) else None, str(error.get("message") or "no words"))
-    if operation.get("done") is not True:
-        return None, None
-    response = operation.get("response")
-    return (response if isinstance(response, dict) else {}), None
-
-
-def count_of(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+def video_of(part: Any, uri: str, data: str, mime: str) -> Video | None:
+    """A video by the names that a wire has for its fields; None if there is none to be had."""
+    if not isinstance(part, dict) or not (part.get(uri) or part.get(data)):
+        return None
+    return Video(str(part.get(uri) or ""), str(part.get(data) or ""), str(part.get(mime) or "video/mp4"))

@@ -173,7 +173,8 @@ BEGIN
             attempts = CASE WHEN g.again THEN t.attempts ELSE least(t.attempts, 2147483646) + 1 END,
             claim_token = CASE WHEN g.again THEN t.claim_token ELSE nextval('claim_token_seq') END,
             worker_id = p_worker, started_at = CASE WHEN g.again THEN t.started_at ELSE n END,
-            locked_until = n + p_lease, updated_at = n, expires_at = NULL
+            locked_until = n + p_lease, updated_at = n, expires_at = NULL,
+            start_before = CASE WHEN t.cancel_requested_at IS NOT NULL THEN t.start_before END  -- it has started
         FROM unnest(again || taken) WITH ORDINALITY AS p (at, ord)
         CROSS JOIN LATERAL (SELECT p.ord <= coalesce(cardinality(again), 0)) AS g (again)
         WHERE t.ctid = p.at

@@ -39,12 +39,21 @@ BEGIN
         NEW.worker_id := NULL;
         NEW.started_at := n;
         NEW.run_at := NULL;
-        NEW.cancel_requested_at := NULL;
+        IF OLD.status <> 'pending' THEN
+            NEW.cancel_requested_at := NULL;
+        END IF;
+        IF NEW.cancel_requested_at IS NULL THEN
+            NEW.start_before := NULL;
+        END IF;
     WHEN 'pending' THEN
         NEW.worker_id := NULL;
         NEW.run_at := coalesce(nullif(NEW.run_at, OLD.run_at), n);
         NEW.finished_at := NULL;
         NEW.expires_at := NULL;
+        IF OLD.cancel_requested_at IS NOT NULL THEN
+            NEW.start_before := nullif(NEW.start_before, OLD.start_before);
+            PERFORM forget_cancel(NEW.task_id);
+        END IF;
         NEW.cancel_requested_at := NULL;
         IF num_nulls(NEW.task_type, NEW.request) = 0 THEN
             NEW.flow := flow_id(NEW.task_type, NEW.priority, NEW.tenant, NEW.upstream, NEW.model);

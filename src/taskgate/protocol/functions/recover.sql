@@ -2,7 +2,8 @@
 -- attempts are used up (as the origin has it), or `cancelled` when that was asked for. The token changes, so
 -- a late answer of the old worker is stale. Rows that others hold are skipped: the next call finds them.
 -- Paid calls: an attempt that followed an operation at the provider costs nothing, the next one resumes it; one that
--- died while it sent a call ends the task with `submit_ambiguous`, for nobody knows whether the call was paid.
+-- died while it sent a call ends the task with `submit_ambiguous`, for nobody knows whether the call was paid. A
+-- cancelled task with an open operation goes back too, so that the next worker cancels it at the provider (see cancel).
 CREATE OR REPLACE FUNCTION recover_tokens(p_tokens bigint[], p_now timestamptz) RETURNS integer
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -13,14 +14,16 @@ DECLARE
     ended text[];
     unsure text[];
     followed text[];
+    waiting text[];
 BEGIN
     SELECT array_agg(l.task_id),
-           array_agg(l.task_id) FILTER (WHERE l.cancelled OR l.ambiguous OR (l.used_up AND NOT l.follows)),
+           array_agg(l.task_id) FILTER (WHERE l.cancelled AND NOT (l.follows AND l.in_time) OR l.ambiguous OR (l.used_up AND NOT l.follows)),
            array_agg(l.task_id) FILTER (WHERE l.ambiguous AND NOT l.cancelled),
-           array_agg(l.task_id) FILTER (WHERE l.follows)
-    INTO late, ended, unsure, followed
+           array_agg(l.task_id) FILTER (WHERE l.follows),
+           array_agg(l.task_id) FILTER (WHERE l.cancelled AND l.follows AND l.in_time)
+    INTO late, ended, unsure, followed, waiting
     FROM (
-        SELECT t.task_id, t.cancel_requested_at IS NOT NULL AS cancelled,
+        SELECT t.task_id, t.cancel_requested_at IS NOT NULL AS cancelled, coalesce(t.start_before > p_now, false) AS in_time,
                t.attempts >= coalesce(t.max_attempts, s.max_attempts) AS used_up,
                is_ambiguous(t.task_id, t.claim_token) AS ambiguous, is_followed(t.task_id, p_now) AS follows
         FROM tasks t, settings s
@@ -35,7 +38,7 @@ BEGIN
     END IF;
     INSERT INTO task_attempts AS a (task_id, token, attempt, worker_id, started_at, finished_at, outcome, error, error_code)
     SELECT t.task_id, t.claim_token, t.attempts, t.worker_id, t.started_at, p_now,
-           CASE WHEN t.cancel_requested_at IS NULL THEN 'lost' ELSE 'cancelled' END,
+           CASE WHEN t.cancel_requested_at IS NULL OR t.task_id = ANY (waiting) THEN 'lost' ELSE 'cancelled' END,
            CASE WHEN t.task_id = ANY (unsure) THEN 'submit_ambiguous' ELSE 'worker timeout' END,
            CASE WHEN t.task_id = ANY (unsure) THEN 'submit_ambiguous' ELSE 'worker_timeout' END
     FROM tasks t WHERE t.task_id = ANY (late)
@@ -60,12 +63,16 @@ BEGIN
             attempts = CASE WHEN t.task_id = ANY (followed) THEN greatest(0, t.attempts - 1) ELSE t.attempts END,
             locked_until = NULL, updated_at = p_now, finished_at = NULL, expires_at = NULL
         WHERE t.task_id = ANY (late) AND NOT t.task_id = ANY (coalesce(ended, '{}'));
+        IF waiting IS NOT NULL THEN
+            PERFORM pass_on_cancel(waiting);
+        END IF;
         PERFORM announce_tasks(late);
     END IF;
     RETURN cardinality(late);
 END $$;
 
--- Tasks that had to start by a time that has passed end `failed` with `expired`, at most 1000 a call.
+-- Tasks that had to start by a time that has passed end `failed` with `expired`, at most 1000 a call; cancelled ones that
+-- no worker took in time with `cancelled`.
 CREATE OR REPLACE FUNCTION expire(p_now timestamptz DEFAULT clock_timestamp()) RETURNS integer
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -79,7 +86,9 @@ BEGIN
     IF ended IS NULL THEN
         RETURN 0;
     END IF;
-    UPDATE tasks t SET status = 'failed', error = 'expired', error_code = 'expired', error_info = NULL,
+    UPDATE tasks t SET status = 'failed', error_info = NULL,
+        error = CASE WHEN t.cancel_requested_at IS NULL THEN 'expired' ELSE 'cancelled' END,
+        error_code = CASE WHEN t.cancel_requested_at IS NULL THEN 'expired' ELSE 'cancelled' END,
         claim_token = nextval('claim_token_seq'), updated_at = p_now, finished_at = p_now,
         expires_at = p_now + (SELECT s.result_ttl FROM settings s)
     WHERE t.task_id = ANY (ended);

@@ -1,6 +1,8 @@
 -- Gives tasks back without costing an attempt: a drain, a snooze, a provider that throttles. Code `throttled`
 -- adds the delay to the task's account; beyond settings.max_throttle in all it ends `failed`. It also puts the task's
 -- upstream, or its type where it has none, on a cool-down: nothing of it starts before the delay is over.
+-- A task whose cancellation was asked for ends `cancelled`, unless its operation at the provider is open and this worker
+-- could not cancel it: then the next one does (see cancel).
 -- Answers `done`, `already`, `stale` or `busy` for each, see verdicts.
 CREATE OR REPLACE FUNCTION release(
     p_ids text[], p_tokens bigint[], p_delays interval[], p_codes text[], p_reasons text[], p_infos text[]
@@ -12,13 +14,17 @@ DECLARE
     n timestamptz := clock_timestamp();
     done text[];
     ended text[];
+    waiting text[];
 BEGIN
     WITH given AS (
         SELECT DISTINCT ON (u.id, u.token) * FROM unnest(p_ids, p_tokens, p_delays, p_codes, p_reasons, p_infos)
             AS u (id, token, delay, code, reason, info)
     ), mine AS (
         SELECT t.task_id, t.claim_token, t.attempts, t.worker_id, t.started_at, s.result_ttl, g.code, g.reason, g.info::jsonb AS info,
-               coalesce(g.delay, interval '0') AS delay, t.cancel_requested_at IS NOT NULL AS cancelled,
+               coalesce(g.delay, interval '0') AS delay,
+               t.cancel_requested_at IS NOT NULL AND NOT coalesce(
+                   CASE WHEN g.code IN ('released', 'lease_lost', 'account_not_here')
+                        THEN t.start_before > n AND is_followed(t.task_id, n) END, false) AS cancelled,
                coalesce(g.code = 'throttled' AND t.throttled + coalesce(g.delay, interval '0') > s.max_throttle, false)
                    AS too_long
         FROM given g
@@ -48,10 +54,14 @@ BEGIN
             finished_at = CASE WHEN m.cancelled OR m.too_long THEN n END,
             expires_at = CASE WHEN m.cancelled OR m.too_long THEN n + m.result_ttl END
         FROM mine m WHERE t.task_id = m.task_id AND t.task_id = ANY (p_ids)
-        RETURNING t.task_id, t.status || '' AS now_is
+        RETURNING t.task_id, t.status || '' AS now_is, t.cancel_requested_at
     )
-    SELECT array_agg(put.task_id), array_agg(put.task_id) FILTER (WHERE put.now_is = 'failed')
-    INTO done, ended FROM put;
+    SELECT array_agg(put.task_id), array_agg(put.task_id) FILTER (WHERE put.now_is = 'failed'),
+           array_agg(put.task_id) FILTER (WHERE put.now_is = 'pending' AND put.cancel_requested_at IS NOT NULL)
+    INTO done, ended, waiting FROM put;
+    IF waiting IS NOT NULL THEN
+        PERFORM pass_on_cancel(waiting);
+    END IF;
     INSERT INTO cooldowns (scope, name, until, reason)
     SELECT CASE t.upstream WHEN '' THEN 'type' ELSE 'upstream' END AS scope, CASE t.upstream WHEN '' THEN t.task_type ELSE t.upstream END AS name,
            n + least(max(u.delay), (SELECT s.max_throttle FROM settings s)), max(u.reason)

@@ -20,6 +20,7 @@ BEGIN
         run_at = n, flow = flow_id(task_type, priority, tenant, upstream, model), start_before = NULL, locked_until = NULL, updated_at = n, finished_at = NULL, expires_at = NULL,
         cancel_requested_at = NULL, result = NULL, error = NULL, error_code = NULL, error_info = NULL
     WHERE task_id = p_id;
+    PERFORM forget_cancel(p_id);
     UPDATE task_attempts a SET operation = '{"closed": "retried"}'
     WHERE a.task_id = p_id AND a.submit_intent_at IS NOT NULL AND a.operation IS NULL;
     -- how long workers have missed the account of an operation counts anew
