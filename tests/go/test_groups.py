@@ -10,6 +10,7 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any
 
 from taskgate.local.fake_provider import FakeProvider, FakeProviderOptions
@@ -128,10 +129,9 @@ async def test_nothing_goes_to_a_key_in_its_cool_down(
         rows = await table.final(ids, seconds=120)
         seen: list[dict[str, Any]] = provider.journal.log()
     (throttled,) = [call for call in seen if call["status"] == 429]
-    until = await table.sql.fetchval(
-        "SELECT max(finished_at) + interval '4 seconds' FROM task_attempts WHERE error_code = 'throttled'"
-    )
-    begun = await table.sql.fetchval("SELECT max(finished_at) FROM task_attempts WHERE error_code = 'throttled'")
+    noted = await table.sql.fetchval("SELECT max(finished_at) FROM task_attempts WHERE error_code = 'throttled'")
+    begun = noted + timedelta(seconds=1)  # a claim sees it once that is committed
+    until = noted + timedelta(seconds=4)
     inside = [row["task_id"] for row in rows.values() if begun < row["started_at"] < until]
     assert not inside, "claimed while its provider's key cooled down"
     assert len(seen) == 61, "one call was throttled and sent again"
