@@ -85,7 +85,7 @@ async def _recovered(logs: list[Any]) -> bool:
     return any(each["event"] == "tasks_recovered" for each in logs)
 
 
-async def test_trouble_is_said_once() -> None:
+def test_trouble_is_said_once() -> None:
     state = DatabaseState()
     with capture_logs() as logs:
         state.back()
@@ -98,3 +98,51 @@ async def test_trouble_is_said_once() -> None:
     assert [each["event"] for each in logs] == ["database_lost", "database_back"]
     assert logs[0]["error"] == "ConnectionRefusedError: no"
     assert logs[1]["seconds"] >= 0
+
+
+def test_trouble_that_lasts_is_said_again_at_growing_pauses() -> None:
+    at = 100.0
+    state = DatabaseState("postgresql://u:secret@h:6432/d", clock=lambda: at)
+    with capture_logs() as logs:
+        while at < 400:
+            state.lost(ConnectionRefusedError("no"))
+            at += 0.5
+        state.back()
+        state.lost(ConnectionRefusedError("no"))
+    assert [each["seconds"] for each in logs] == [0, 10, 30, 70, 130, 190, 250, 300, 0]
+    assert logs[0] == {
+        "event": "database_lost",
+        "log_level": "warning",
+        "component": "upkeep",
+        "error": "ConnectionRefusedError: no",
+        "host": "h",
+        "port": "6432",
+        "database": "d",
+        "user": "u",
+        "seconds": 0,
+        "hint": "it goes on trying; if this lasts, check DATABASE_URL",
+    }
+    assert "secret" not in str(logs)
+
+
+def test_a_wrong_login_or_database_is_an_error_that_is_said_at_once() -> None:
+    at = 100.0
+    state = DatabaseState("postgresql://u:secret@h/d", clock=lambda: at)
+    with capture_logs() as logs:
+        for error in (
+            ConnectionRefusedError("no"),
+            asyncpg.InvalidPasswordError("wrong"),
+            asyncpg.InvalidPasswordError("wrong"),
+            ConnectionRefusedError("no"),
+            asyncpg.InvalidCatalogNameError("none"),
+        ):
+            at += 1
+            state.lost(error)
+        at += 100
+        state.lost(asyncpg.InvalidCatalogNameError("none"))
+    assert [(each["log_level"], each["error"], each["seconds"]) for each in logs] == [
+        ("warning", "ConnectionRefusedError: no", 0),
+        ("error", "InvalidPasswordError: wrong", 1),
+        ("error", "InvalidCatalogNameError: none", 104),
+    ]
+    assert [each["hint"] for each in logs[1:]] == ["check DATABASE_URL; it goes on trying"] * 2

@@ -109,12 +109,11 @@ func (r rules) result(a answer, body object) (json.RawMessage, error) {
 }
 
 func (r rules) refusal(a answer, status int, p problem) error {
-	kind := p.code
-	if kind == "" {
-		kind = p.kind
-	}
-	if kind != "" {
-		kind = " (" + kind + ")"
+	kind := ""
+	for _, each := range []string{p.kind, p.code} {
+		if each != "" && each != strconv.Itoa(status) {
+			kind = " (" + each + ")"
+		}
 	}
 	words := fmt.Sprintf("the provider answered %d%s: %s", status, kind, p.message)
 	told := info(a, p, status)

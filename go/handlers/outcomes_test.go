@@ -19,6 +19,7 @@ type expectation struct {
 	After        json.RawMessage `json:"after"`
 	AfterBetween []float64       `json:"after_between"`
 	Info         map[string]any  `json:"info"`
+	Words        string          `json:"words"`
 	MessageHas   string          `json:"message_has"`
 	MessageLacks string          `json:"message_lacks"`
 	MessageMax   int             `json:"message_max"`
@@ -98,6 +99,9 @@ func check(t *testing.T, want expectation, result json.RawMessage, err error) {
 		t.Errorf("want %s %s, have %s %s", want.Outcome, want.Code, steer.Outcome(), steer.Code)
 	}
 	checkAfter(t, want, steer.After)
+	if want.Words != "" && steer.Message != want.Words {
+		t.Errorf("want %q, have %q", want.Words, steer.Message)
+	}
 	if want.MessageHas != "" && !strings.Contains(steer.Message, want.MessageHas) {
 		t.Errorf("%q lacks %q", steer.Message, want.MessageHas)
 	}

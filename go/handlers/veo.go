@@ -116,18 +116,20 @@ func (v *videoProvider) resume(ctx context.Context, task *worker.Task, request *
 		return nil, err
 	}
 	if route == nil {
+		if ctx.Err() != nil { // that may be why it was not found
+			return nil, notTaken(ctx, context.Cause(ctx))
+		}
 		words := fmt.Sprintf("the video was submitted on upstream '%s' (%s, %s, project %s, key %s)",
 			wanted.Upstream, wanted.API, wanted.Endpoint, cmp.Or(wanted.Project, "none"), cmp.Or(wanted.Key, "none"))
 		return nil, v.missing(ctx, task, wanted, words)
 	}
 	if missed(task).Since > 0 { // it is here: if it goes again, the wait for it begins anew
 		if err := task.SaveCheckpoint(ctx, struct{}{}); err != nil {
-			return nil, err
+			return nil, notTaken(ctx, err)
 		}
 	}
 	if begun.Unwanted {
-		(&follower{v: v, task: task, route: route, begun: begun}).cancel(ctx)
-		return nil, worker.ErrCancelled
+		return nil, newFollower(v, task, route, begun).cancel(ctx)
 	}
 	result, err := v.follow(ctx, task, route, request, begun, true)
 	var again *audioFiltered
@@ -155,7 +157,7 @@ func (v *videoProvider) missing(ctx context.Context, task *worker.Task, wanted a
 	if kept.Since <= 0 {
 		kept.Since = at
 		if err := task.SaveCheckpoint(ctx, kept); err != nil {
-			return err
+			return notTaken(ctx, err)
 		}
 	}
 	if at-kept.Since < v.cfg.AccountWait.Seconds() {

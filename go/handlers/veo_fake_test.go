@@ -29,7 +29,8 @@ type studio struct {
 	seen    chan struct{}                 // a poll has come
 	headers http.Header
 
-	cancelled int // the status of answers to cancellations
+	cancelled int   // the status of answers to cancellations
+	refusals  []int // the same of the next ones, before that
 }
 
 func newStudio(t *testing.T, polls ...string) *studio {
@@ -59,7 +60,10 @@ func (s *studio) serve(out http.ResponseWriter, request *http.Request) {
 	case strings.HasPrefix(path, "/moved/"):
 		http.Redirect(out, request, strings.TrimPrefix(request.URL.RequestURI(), "/moved/"), http.StatusFound)
 	case strings.HasSuffix(path, "cancel"):
-		if s.cancelled != 0 {
+		if len(s.refusals) > 0 {
+			out.WriteHeader(s.refusals[0])
+			s.refusals = s.refusals[1:]
+		} else if s.cancelled != 0 {
 			out.WriteHeader(s.cancelled)
 		}
 		fmt.Fprint(out, `{}`)

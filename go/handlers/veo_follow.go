@@ -13,17 +13,16 @@ import (
 )
 
 const (
-	pollPatience  = 30 * time.Second // without a byte
-	longestPause  = time.Minute      // between polls that fail
-	cancelTimeout = 2 * time.Second
-	longestAsked  = 5 * time.Minute
-	emptyPolls    = 2 // more, of an interaction that is completed and has no video yet
+	pollPatience = 30 * time.Second // without a byte
+	longestPause = time.Minute      // between polls that fail
+	longestAsked = 5 * time.Minute
+	emptyPolls   = 2 // more, of an interaction that is completed and has no video yet
 )
 
 // follow polls an operation to its end, and stores its videos. A poll that fails is not the task's failure: only its
 // timeout ends it.
 func (v *videoProvider) follow(ctx context.Context, task *worker.Task, route *videoRoute, request *videoRequest, begun operation, resumed bool) (any, error) {
-	f := &follower{v: v, task: task, route: route, begun: begun, stored: map[string]worker.MediaRef{}}
+	f := newFollower(v, task, route, begun)
 	f.seconds = request.durationSeconds
 	// it may hold pictures in base64, and an operation takes minutes
 	if task.Request = nil; begun.AudioRetries >= v.cfg.VeoAudioRetries {
@@ -31,7 +30,7 @@ func (v *videoProvider) follow(ctx context.Context, task *worker.Task, route *vi
 	}
 	result, err := f.run(ctx, resumed)
 	if !f.over && errors.Is(context.Cause(ctx), worker.ErrCancelled) {
-		f.cancel(ctx)
+		return nil, f.cancel(ctx)
 	}
 	return result, err
 }
@@ -48,6 +47,10 @@ type follower struct {
 	empty   int
 	failed  int // polls, in a row
 	over    bool
+}
+
+func newFollower(v *videoProvider, task *worker.Task, route *videoRoute, begun operation) *follower {
+	return &follower{v: v, task: task, route: route, begun: begun, stored: map[string]worker.MediaRef{}}
 }
 
 func (f *follower) run(ctx context.Context, resumed bool) (any, error) {
@@ -201,18 +204,4 @@ func (f *follower) tell(ctx context.Context, stage, words string) {
 		told = append(told, member{"polls_failed", encode(redact(words, f.route.secrets(), 200))})
 	}
 	_ = f.task.ReportProgress(ctx, told.raw())
-}
-
-// cancel ends the operation at the provider, as far as that is possible in a moment. Without the provider's word it
-// stays open: who retries the task follows it, and does not pay again.
-func (f *follower) cancel(ctx context.Context) {
-	short, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
-	defer stop()
-	if found, _ := f.ask(short, f.route.cancel(f.begun.Name)); found.status < 200 || found.status >= 300 {
-		return
-	}
-	f.begun.Closed, f.begun.Unwanted = "cancelled", false
-	saving, done := linger(ctx, lastWords, nil)
-	defer done()
-	_ = f.task.SaveOperation(saving, f.begun)
 }

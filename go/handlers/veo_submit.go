@@ -147,6 +147,9 @@ func (v *videoProvider) accepted(ctx context.Context, task *worker.Task, route *
 	saving, cancel := linger(ctx, lastWords, nil)
 	defer cancel()
 	if err := task.SaveOperation(saving, begun); err != nil {
+		if errors.Is(err, worker.ErrEndedCancelled) {
+			_ = newFollower(v, task, route, begun).cancel(ctx)
+		}
 		if errors.Is(err, worker.ErrLeaseLost) || ctx.Err() != nil {
 			return begun, err
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -62,22 +64,68 @@ func rowLocked(err error) bool {
 	return errors.As(err, &refused) && (refused.Code == "55P03" || refused.Code == "40P01") // lock timeout, deadlock
 }
 
-// databaseState says once that the database is gone, and once that it is back. Both connections report to it.
+const (
+	firstLostPause, longestLostPause = 10 * time.Second, time.Minute
+
+	lostHint  = "it goes on trying; if this lasts, check DATABASE_URL"
+	wrongHint = "check DATABASE_URL; it goes on trying"
+)
+
+// databaseState says that the database is gone, again at growing pauses while it stays so, and once that it is back.
+// Both connections report to it.
 type databaseState struct {
 	mu    sync.Mutex
 	log   *slog.Logger
+	place []any // where the database is: fields of the log, without the password
 	lost  map[string]struct{}
 	since time.Time
+
+	sayAt     time.Time
+	pause     time.Duration
+	saidWrong bool // since it is gone
 }
 
-func (s *databaseState) failed(who string, err error) {
+func (s *databaseState) failed(who string, err error) { s.failedAt(time.Now(), who, err) }
+
+func (s *databaseState) failedAt(at time.Time, who string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.lost) == 0 {
-		s.since = time.Now()
-		s.log.Warn("database_lost", "error", err.Error())
-	}
+	gone, wrong := len(s.lost) > 0, wrongPlace(err)
 	s.lost[who] = struct{}{}
+	switch {
+	case !gone:
+		s.since, s.pause, s.saidWrong = at, firstLostPause, false
+	case !at.Before(s.sayAt):
+		s.pause = min(2*s.pause, longestLostPause)
+	case s.saidWrong || !wrong: // what the server says is wrong is said at once
+		return
+	}
+	s.sayAt = at.Add(s.pause)
+	s.saidWrong = s.saidWrong || wrong
+	level, hint := slog.LevelWarn, lostHint
+	if wrong {
+		level, hint = slog.LevelError, wrongHint
+	}
+	fields := append([]any{"error", err.Error()}, s.place...)
+	s.log.Log(context.Background(), level, "database_lost", append(fields, "seconds", round(at.Sub(s.since)), "hint", hint)...)
+}
+
+// wrongPlace tells a login or a database that the server does not know from trouble that passes.
+func wrongPlace(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && (strings.HasPrefix(refused.Code, "28") || refused.Code == "3D000")
+}
+
+// placeFields are where a configuration leads: several hosts and their ports are separated by commas.
+func placeFields(config *pgconn.Config) []any {
+	hosts, ports := []string{config.Host}, []string{strconv.Itoa(int(config.Port))}
+	for _, each := range config.Fallbacks {
+		port := strconv.Itoa(int(each.Port))
+		if last := len(hosts) - 1; each.Host != hosts[last] || port != ports[last] { // the same without TLS
+			hosts, ports = append(hosts, each.Host), append(ports, port)
+		}
+	}
+	return []any{"host", strings.Join(hosts, ","), "port", strings.Join(ports, ","), "database", config.Database, "user", config.User}
 }
 
 func (s *databaseState) answered(who string) {

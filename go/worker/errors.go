@@ -70,6 +70,10 @@ func Throttled(after time.Duration, format string, args ...any) *TaskError {
 // ErrLeaseLost says that the task was recovered or taken by somebody else: nothing this attempt writes counts.
 var ErrLeaseLost = errors.New("the task is no longer ours")
 
+// ErrEndedCancelled is an ErrLeaseLost of a task that nobody else has: it was cancelled, and has ended. Who has just
+// learnt of an operation at the provider cancels it.
+var ErrEndedCancelled = fmt.Errorf("%w: it ended as cancelled", ErrLeaseLost)
+
 // errStale is the lease that the database itself called lost.
 var errStale = fmt.Errorf("%w: stale", ErrLeaseLost)
 

@@ -35,8 +35,8 @@ func (l *link) renew(ctx context.Context) error {
 	switch busy := l.apply(found, sent); {
 	case busy || err != nil:
 		l.next(sent + min(l.w.cfg.Lease/10, time.Second))
-	case l.w.book.count() > 0:
-		l.next(sent + l.w.cfg.Lease/3)
+	case l.w.book.count() > 0: // with a long lease too it says that it lives, and how much it holds
+		l.next(sent + min(l.w.cfg.Lease/3, jitter(signOfLife, 0.8, 1.2)))
 	default:
 		l.next(sent + jitter(signOfLife, 0.8, 1.2))
 	}

@@ -158,7 +158,7 @@ func TestLostConnectionsAreSurvivedAndSaidOnce(t *testing.T) {
 	}
 	proxy.Cut()
 	proxy.Drop()
-	testdb.Until(t, "database_lost", func() bool { return len(r.log.events("database_lost")) == 1 })
+	testdb.Until(t, "database_lost", func() bool { return len(r.log.events("database_lost")) > 0 })
 	close(finish) // the results have nowhere to go yet
 	testdb.Until(t, "outcomes that wait", func() bool { return r.w.link.buffer.count() > 0 })
 	proxy.Heal()
@@ -168,8 +168,14 @@ func TestLostConnectionsAreSurvivedAndSaidOnce(t *testing.T) {
 		}
 	}
 	testdb.Until(t, "database_back", func() bool { return len(r.log.events("database_back")) == 1 })
-	if lost := r.log.events("database_lost"); len(lost) != 1 {
-		t.Errorf("said %d times", len(lost))
+	first := 0
+	for _, each := range r.log.events("database_lost") {
+		if each["seconds"] == 0.0 {
+			first++
+		}
+	}
+	if first != 1 {
+		t.Errorf("lost %d times", first)
 	}
 	r.submit("d", "long", "{}")
 	r.ended("d")

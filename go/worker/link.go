@@ -49,7 +49,7 @@ func (l *link) settle(s settlement) {
 	l.kick()
 }
 
-// ask makes one short call, and waits for its answer. It fails with ErrLeaseLost if that is stale.
+// ask makes one short call, and waits for its answer. It fails with ErrLeaseLost if that is stale (or cancelled).
 func (l *link) ask(ctx context.Context, call func(context.Context, calls) (string, error)) error {
 	asked := &request{call, make(chan error, 1)}
 	l.mu.Lock()
@@ -240,6 +240,8 @@ func (l *link) serve(ctx context.Context, asked *request) error {
 		return err
 	case outcome == "stale":
 		asked.reply <- ErrLeaseLost
+	case outcome == "cancelled":
+		asked.reply <- ErrEndedCancelled
 	default:
 		asked.reply <- nil
 	}

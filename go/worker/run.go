@@ -119,6 +119,8 @@ func (w *Worker) settle(a *attempt, result []byte, err error) {
 	switch {
 	case err == nil:
 		s.verb, s.result = verbComplete, result
+	case errors.Is(err, ErrCancelled) && errors.As(err, &steer) && (steer.kind == snoozeKind || steer.kind == throttledKind):
+		s.steer(steer) // its operation at the provider could not be cancelled: the next worker tries
 	case errors.Is(err, ErrCancelled):
 		s.verb, s.code, s.text = verbFail, "cancelled", "cancelled"
 	case errors.Is(err, ErrLeaseLost):

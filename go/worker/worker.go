@@ -146,6 +146,7 @@ func (w *Worker) prepare() error {
 		return err
 	}
 	w.database = database
+	w.state.place = placeFields(database)
 	if w.media, err = newMediaStore(w); err != nil {
 		return err
 	}

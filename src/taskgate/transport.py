@@ -17,16 +17,29 @@ NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, ht
 
 def http_options(url: str | None, api_key: str | None) -> dict[str, Any]:
     """Arguments of an httpx2 client. Raises ValueError for a URL that cannot be an API's."""
-    place = (url or _environment("TASKGATE_URL") or _running_up() or DEFAULT_URL).rstrip("/")
-    parts = urlsplit(place)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{place!r} is no URL of an API: it begins with http:// or https:// and names a host")
+    given = url or _environment("TASKGATE_URL") or _running_up() or DEFAULT_URL
+    place = given.rstrip("/")
+    host = _host(place)
+    if not host:
+        raise ValueError(
+            f"{given!r} is no URL of an API: it begins with http:// or https:// and names a host, "
+            "like http://127.0.0.1:8000"
+        )
     key = api_key if api_key is not None else _environment("TASKGATE_API_KEY")
-    host = parts.hostname
     # A proxy of the environment cannot reach this machine's own loopback, whatever NO_PROXY forgot.
     loopback = host in ("localhost", "::1") or host.startswith("127.") or host.endswith(".localhost")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     return {"base_url": place, "headers": headers, "trust_env": not loopback, "follow_redirects": False}
+
+
+def _host(url: str) -> str | None:
+    """The host of a URL that an API can have, else None."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.port != 0
+    except ValueError:  # a port that is no number, a bracket that is not closed
+        return None
+    return parts.hostname if usable else None
 
 
 def _running_up() -> str | None:

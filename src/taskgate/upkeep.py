@@ -1,5 +1,5 @@
 """What runs beside the real work in every API and worker process: recovery of overdue tasks, deletion of expired
-ones, and saying once (not a thousand times) that the database is gone.
+ones, and saying now and then (not a thousand times) that the database is gone.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 
 import asyncpg
 
@@ -15,20 +16,35 @@ from taskgate.logs import get_logger
 from taskgate.media.errors import StoreFailed
 from taskgate.protocol.calls import Calls
 from taskgate.protocol.connect import DATABASE_ERRORS
+from taskgate.protocol.place import database_place
 
 log = get_logger("upkeep")
 
 PURGE_BATCH = 1000
 
 
-class DatabaseState:
-    """Whether the database answers, as far as this process knows; each change is logged once.
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 60.0
+HINT = "it goes on trying; if this lasts, check DATABASE_URL"
+WRONG_HINT = "check DATABASE_URL; it goes on trying"
+WRONG = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
+"""What the server says of a login or a database that is not as DATABASE_URL has it (SQLSTATE class 28, 3D000)."""
 
-    Every part of a process reports to the same object.
+
+class DatabaseState:
+    """Whether the database answers, as far as this process knows: said when it is lost, now and then while it stays so,
+    and when it is back.
+
+    Every part of a process reports to the same object, again and again while the database is lost. `url` is where the
+    database is; `clock` answers seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, url: str | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.url = url
+        self._clock = clock
         self._lost_at: float | None = None
+        self._say_at = 0.0
+        self._pause = FIRST_PAUSE_SECONDS
+        self._said_wrong = False
         self._told: set[tuple[str, type[BaseException]]] = set()
 
     @property
@@ -36,15 +52,30 @@ class DatabaseState:
         return self._lost_at is not None
 
     def lost(self, error: BaseException) -> None:
-        """A call failed with one of DATABASE_ERRORS."""
+        """A call failed with one of DATABASE_ERRORS. It is said at growing pauses, and at once when the server answers
+        that the login or the database is wrong."""
+        at = self._clock()
+        wrong = isinstance(error, WRONG)
         if self._lost_at is None:
-            self._lost_at = time.monotonic()
-            log.warning("database_lost", error=f"{type(error).__name__}: {error}".rstrip(": "))
+            self._lost_at, self._pause, self._said_wrong = at, FIRST_PAUSE_SECONDS, False
+        elif at >= self._say_at:
+            self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+        elif self._said_wrong or not wrong:
+            return
+        self._say_at = at + self._pause
+        self._said_wrong |= wrong
+        (log.error if wrong else log.warning)(
+            "database_lost",
+            error=f"{type(error).__name__}: {error}".rstrip(": "),
+            **(asdict(database_place(self.url)) if self.url else {}),
+            seconds=round(at - self._lost_at, 3),
+            hint=WRONG_HINT if wrong else HINT,
+        )
 
     def back(self) -> None:
         """A call succeeded."""
         if self._lost_at is not None:
-            log.info("database_back", seconds=round(time.monotonic() - self._lost_at, 3))
+            log.info("database_back", seconds=round(self._clock() - self._lost_at, 3))
             self._lost_at = None
 
     def unexpected(self, loop: str, error: Exception) -> None:

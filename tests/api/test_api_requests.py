@@ -66,6 +66,30 @@ async def test_registered_types_are_checked_and_documented(api: ApiProcess, call
     }
 
 
+async def test_an_unknown_field_of_a_registered_type_is_guessed(api: ApiProcess, calls: Calls) -> None:
+    nested = {
+        "properties": {"text": {"type": "string"}, "style": {"$ref": "#/$defs/Style"}},
+        "required": ["text"],
+        "$defs": {"Style": {"properties": {"length": {}}, "additionalProperties": False}},
+    }
+    await calls.register_worker(worker(summarize=(json.dumps(SCHEMA), ""), nested=(json.dumps(nested), "")))
+
+    async def refused(place: str, body: dict[str, Any]) -> dict[str, str]:
+        answer = await client.post(place, json=body)
+        assert answer.status_code == 422, answer.text
+        return {error["detail"].partition(";")[2]: error["pointer"] for error in answer.json()["errors"]}
+
+    async with api.client() as client:
+        assert await refused("/tasks/summarize", {"txt": "x"}) == {" did you mean text by txt?": ""}
+        assert await refused("/tasks/summarize", {"text": "x", "word": 1}) == {" did you mean words by word?": ""}
+        assert await refused("/tasks/summarize", {"text": "x", "zzz": 1}) == {"": ""}
+        assert await refused("/tasks/nested", {"txt": "x"}) == {" did you mean text by txt?": ""}, "allows others"
+        wrong = {"text": "x", "style": {"lenght": 1}}
+        assert await refused("/tasks/nested", wrong) == {" did you mean length by lenght?": "/style"}
+        # a field of that name is the type's own
+        assert (await client.post("/tasks/nested", json={"text": "x", "task_type": "y"})).status_code == 202
+
+
 async def test_a_schema_that_cannot_be_used_lets_requests_pass(api: ApiProcess, calls: Calls) -> None:
     remote = {"$ref": "http://127.0.0.1:9/schema.json"}
     await calls.register_worker(worker(remote=(json.dumps(remote), ""), broken=('{"type":"nonsense"}', "")))

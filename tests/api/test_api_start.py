@@ -73,4 +73,8 @@ def test_a_refused_login_is_said_and_tried_again(database: str) -> None:
     with ApiProcess(wrong) as api, httpx2.Client(base_url=api.url, trust_env=False) as client:
         assert client.get("/readyz").status_code == 503
         assert client.post("/tasks", json={"prompt": "x"}).json()["code"] == "database_unavailable"
-        assert "password authentication failed" in api.events("database_lost")[0]["error"]
+        said = api.events("database_lost")[0]
+        assert "password authentication failed" in said["error"]
+        assert (said["level"], said["hint"]) == ("error", "check DATABASE_URL; it goes on trying")
+        place = (parts.hostname, str(parts.port), parts.path[1:], parts.username)
+        assert (said["host"], said["port"], said["database"], said["user"]) == place

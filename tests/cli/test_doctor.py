@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -92,7 +93,17 @@ def test_a_task_that_waits_though_there_is_room(operate: Cli, database: str, wor
         found = checks(operate("doctor", "--json"))
         assert "task types" not in found
         assert found["queue"]["state"] == "warn"
-        assert "have room" in found["queue"]["message"]
+        assert "one of type echo has waited 1 h" in found["queue"]["message"]
+        assert "have room (20 free slots)" in found["queue"]["message"]
+        execute(database, OLD_WORKER.replace("'old'", "'other'").replace("interval '10 minutes'", "interval '1 s'"))
+        execute(database, "UPDATE taskgate.workers SET busy = slots WHERE types = '{echo}'")
+        found = checks(operate("doctor", "--json"))  # the other worker's slots are no room for it
+        assert (found["workers"]["state"], found["queue"]["state"]) == ("ok", "ok")
+        execute(database, TASK.format("llm").replace("'a'", "'b'"))
+        execute(database, "UPDATE tasks SET run_at = now() + interval '1 hour' WHERE task_id = 'b'")
+        assert checks(operate("doctor", "--json"))["queue"]["state"] == "ok", "nor is it room for a delayed one"
+        execute(database, "UPDATE taskgate.workers SET busy = slots - 1, draining = true WHERE types = '{echo}'")
+        assert checks(operate("doctor", "--json"))["queue"]["state"] == "ok", "one that drains takes nothing"
     finally:
         worker.process.send_signal(signal.SIGCONT)
 
@@ -151,3 +162,29 @@ def test_settings_that_contradict_each_other(operate: Cli, variables: dict[str, 
 def test_the_api_is_away(operate: Cli) -> None:
     ran = operate("doctor", "--json", env={"TASKGATE_URL": "http://127.0.0.1:9"})
     assert (ran.code, checks(ran)["api"]["state"]) == (1, "fail")
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:18432", "localhost:18432"])
+def test_a_url_without_its_scheme(operate: Cli, url: str) -> None:
+    ran = operate("doctor", "--json", env={"TASKGATE_URL": url})
+    check = checks(ran)["api"]
+    assert (ran.code, check["state"]) == (1, "fail")
+    assert check["message"].startswith(f"'{url}' is no URL of an API")
+    assert check["remedy"] == f"Set TASKGATE_URL (or --url) to http://{url}."
+
+
+def test_an_api_on_another_database(
+    operate: Cli, api: str, database: str, make_database: Callable[[str | None], str], migrated_template: str
+) -> None:
+    assert checks(operate("doctor", "--json", env={"TASKGATE_URL": api}))["api"]["state"] == "ok"
+    by_another_name = database.replace("127.0.0.1", "localhost")
+    assert by_another_name != database
+    same = operate("doctor", "--json", env={"TASKGATE_URL": api, "DATABASE_URL": by_another_name})
+    assert checks(same)["api"]["state"] == "ok"
+    other = make_database(migrated_template)
+    ran = operate("doctor", "--json", env={"TASKGATE_URL": api, "DATABASE_URL": other})
+    check = checks(ran)["api"]
+    assert (ran.code, check["state"]) == (1, "fail")
+    assert check["message"].startswith(f"{api} works on another database than the one that was checked, postgresql://")
+    assert other.rpartition("/")[2] in check["message"]
+    assert check["remedy"].startswith("Set DATABASE_URL to that API's database")

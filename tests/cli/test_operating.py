@@ -16,7 +16,7 @@ from taskgate.cli.errors import CliError
 from taskgate.local import state
 from taskgate.settings import Settings
 from tests.cli.conftest import Cli, run
-from tests.programs import TASKGATE, Program, environment
+from tests.programs import TASKGATE, Program, environment, start_worker
 from tests.waiting import until
 
 
@@ -81,7 +81,38 @@ def test_a_limit_of_something_unknown_is_set_with_a_warning(operate: Cli) -> Non
     assert "llm, veo" in operate("limits", "set", "3", "--type", "nope").err
     assert operate("limits", "set", "3", "--type", "llm").err == ""
     assert operate("limits", "set", "3", "--each-upstream").err == ""
-    assert operate("limits", "set", "3", "--model", "whatever").err == ""
+    assert "No type nope is known" in operate("limits", "rate", "--requests", "60", "--type", "nope").err
+
+
+def test_a_limit_of_a_tenant_without_a_key_or_task_is_set_with_a_note(operate: Cli, database: str) -> None:
+    keys = {"TASKGATE_API_KEYS": "acme:secret-a, ops:secret-b:admin"}
+    ran = operate("limits", "set", "2", "--tenant", "gamma", env=keys)
+    assert (ran.code, ran.out) == (0, "limit of tenant gamma none -> 2\n")
+    assert ran.err == (
+        "No task of a tenant gamma is known, and no API key of that name (TASKGATE_API_KEYS has acme, ops); "
+        "the limit holds once there is one.\n"
+    )
+    assert "TASKGATE_API_KEYS is not set here" in operate("limits", "set", "2", "--tenant", "acme").err
+    assert operate("limits", "set", "2", "--tenant", "acme", env=keys).err == ""
+    with psycopg.connect(database) as connection:
+        connection.execute(
+            "INSERT INTO tasks (task_id, status, task_type, request, tenant) "
+            "VALUES ('a', 'pending', 'llm', '{}', 'gamma')"
+        )
+    assert operate("limits", "set", "2", "--tenant", "gamma", env=keys).err == ""
+
+
+def test_a_limit_of_a_model_says_what_it_leaves_out(operate: Cli) -> None:
+    note = "Tasks that name no model do not count here, whichever they run on: limit them by --type or --upstream.\n"
+    assert operate("limits", "set", "3", "--model", "whatever").err == note
+    assert operate("limits", "set", "3", "--each-model").err == note
+    assert operate("limits", "rate", "--requests", "60", "--model", "whatever").err == note
+
+
+def test_a_worker_has_the_slots_it_is_told(database: str) -> None:
+    with start_worker(database, "--slots", "5", TASKGATE_SLOTS="9", OPENAI_API_KEY="none") as program:
+        assert program.event("worker_started")["slots"] == 5
+    assert run(environment(DATABASE_URL=database), "worker", "--slots", "0").code == 2
 
 
 def test_the_url_of_the_database(operate: Cli, database: str) -> None:

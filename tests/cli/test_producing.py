@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import psycopg
 import pytest
 
 from taskgate.cli.tasks import show
@@ -179,6 +180,7 @@ def test_an_id_of_the_callers_own(produce: Cli) -> None:
         (["submit", "--request", "-"], "no valid JSON"),
         (["list", "--after", "yesterday"], "is no time"),
         (["list", "--limit", "501"], "500"),
+        (["list", "--status", "cancelled"], "a cancelled task is `failed`, with the error code cancelled"),
         (["nonsense"], "nonsense"),
     ],
 )
@@ -199,6 +201,18 @@ def test_the_api_refuses_and_says_where(produce: Cli) -> None:
     assert ran.code == 1
     assert "llm, veo" in ran.err
     assert produce("get", "unknown").code == 1
+
+
+def test_a_prompt_for_a_type_that_wants_more_names_the_way(produce: Cli, database: str) -> None:
+    with psycopg.connect(database) as connection:
+        schema = '{"properties": {"text": {"type": "string"}}, "required": ["text"]}'
+        connection.execute("INSERT INTO taskgate.task_types (name, request_schema) VALUES ('summarize', %s)", [schema])
+    ran = produce("submit", "-t", "summarize", "hello")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--request FILE" in ran.err
+    assert produce("submit", "-t", "summarize", "--request", "-", stdin='{"text": "hello"}').code == 0
+    as_json = produce("submit", "-t", "summarize", "hello", "--json").error
+    assert (as_json["code"], "--request FILE" in as_json["remedy"]) == ("invalid_request", True)
 
 
 def test_nothing_a_task_holds_steers_the_terminal(produce: Cli, worker: Program) -> None:

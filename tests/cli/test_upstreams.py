@@ -88,7 +88,17 @@ def test_migrate_applies_the_file_that_is_set(database: str, tmp_path: Path) -> 
         ("[upstream.local]\napi = 'openai'", "each upstream is a table"),
         ("[upstreams.Local]\napi = 'openai'", "'Local' is no name"),
         ("[upstreams.local]\n", "upstreams.local.api"),
-        ("[upstreams.local]\napi = 'openai'\nkey = 'secret'", "upstreams.local.key"),
+        (
+            "[upstreams.local]\napi = 'openai'\nkey = 'secret'",
+            "upstreams.local.key: no key stands in this file: .*key_env",
+        ),
+        (
+            "[upstreams.local]\napi = 'openai'\nmodel_s = []",
+            r"upstreams.local.model_s: is no key; did you mean models\?",
+        ),
+        ("[upstreams.local]\napi = 'openai'\nzzz = 1", "upstreams.local.zzz: is no key; these are: api, base_url"),
+        ("upstreams = 3", "must be tables"),
+        ("[upstreams]\nlocal = 3", "upstreams.local: must be a table"),
         ("[upstreams.local]\napi = 'openai'\nbase_url = 'localhost:1'", "must begin with http"),
         ("[upstreams.local]\napi = 'openai'\nbase_url = 'http://me:pw@h'", "no user, password or query"),
         ("[upstreams.local]\napi = 'openai'\nkey_env = 'A'\nkey_file = 'b'", "key_env or key_file, not both"),
@@ -102,6 +112,27 @@ def test_a_file_that_is_wrong_is_told_where(content: str, words: str, tmp_path: 
     file.write_text(content)
     with pytest.raises(BadUpstreams, match=words):
         read_upstreams(file)
+
+
+def test_all_mistakes_are_told_at_once_and_no_key_is_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "upstreams.toml"
+    file.write_text(
+        "[upstreams.one]\napi = 'opnai'\nkey = 'sk-secret'\nkey_env = 'A'\nkey_file = 'b'\nmax_concurrent = -1\n"
+        "[upstreams.Two]\napi = 'openai'\nmodles = ['m']\n[other]\n"
+    )
+    with pytest.raises(BadUpstreams) as caught:
+        read_upstreams(file)
+    assert [place for place, _ in caught.value.mistakes] == [
+        "other", "upstreams.one.api", "upstreams.one.max_concurrent", "upstreams.one.key", "upstreams.one",
+        "upstreams.Two", "upstreams.Two.modles",
+    ]  # fmt: skip
+    ran = run(environment(), "upstreams", "apply", str(file))
+    assert ran.code == 2
+    assert f"Error: {file} has 7 mistakes\n" in ran.err
+    assert "  upstreams.Two.modles: is no key; did you mean models?\n" in ran.err
+    assert "sk-secret" not in ran.err + str(caught.value)
+    errors = run(environment(), "upstreams", "apply", str(file), "--json").error["errors"]
+    assert [each["pointer"] for each in errors] == [place for place, _ in caught.value.mistakes]
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

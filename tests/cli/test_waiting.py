@@ -10,7 +10,7 @@ import pytest
 
 from taskgate.protocol.calls import Calls, NewTask
 from taskgate.protocol.connect import Database, connect
-from taskgate.protocol.records import Release, WorkerInfo
+from taskgate.protocol.records import Failure, Release, WorkerInfo
 from tests.cli.conftest import run
 from tests.programs import environment
 
@@ -48,7 +48,7 @@ async def serve(calls: Calls) -> None:
 
 
 async def test_a_worker_and_the_time(calls: Calls, waits: Any) -> None:
-    nobody = "a worker that serves the type llm: none was seen in the last 2 minutes"
+    nobody = "a worker: no live worker serves the type llm"
     plain = await put(calls, "plain")
     later = await put(calls, "later", '{"run_at":"2100-01-31T08:00:00Z"}')
     assert await waits(plain) == nobody
@@ -104,3 +104,20 @@ async def test_without_a_database_nothing_is_said(api: str, calls: Calls) -> Non
         ran = await asyncio.to_thread(run, environment(TASKGATE_URL=api, **elsewhere), "get", "alone", "--json")
         assert (ran.code, ran.json["status"], ran.err) == (0, "pending", "")
         assert "waiting_for" not in ran.json
+
+
+async def test_a_cancel_that_was_asked_for_is_shown(api: str, database: str, calls: Calls) -> None:
+    await serve(calls)
+    await put(calls, "told")
+    (task,) = (await calls.claim("w", 1, [], 60, None)).tasks
+    env = environment(TASKGATE_URL=api, DATABASE_URL=database)
+
+    async def status() -> str:
+        lines = (await asyncio.to_thread(run, env, "get", "told")).out.splitlines()
+        return next(line.removeprefix("status").strip() for line in lines if line.startswith("status"))
+
+    assert await status() == "running"
+    assert (await asyncio.to_thread(run, env, "cancel", "told")).code == 0
+    assert await status() == "running, cancel requested"
+    await calls.fail([Failure(task.task_id, task.token, "stopped", "stopped")])
+    assert await status() == "failed"

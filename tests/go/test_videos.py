@@ -6,11 +6,25 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.fault.test_cancelled_videos import (
+    studio,
+    test_a_provider_that_cannot_cancel_it_just_now,
+    test_cancelled_before_the_handler_has_begun,
+    test_cancelled_when_its_time_is_up,
+)
 from tests.fault.test_paid_once import test_no_kill_makes_a_second_submission, test_one_worker_follows_many_open_videos
 from tests.processes import WorkerProcess
 from tests.worker_fixtures import table, worker_starter
 
-__all__ = ["table", "test_no_kill_makes_a_second_submission", "test_one_worker_follows_many_open_videos"]
+__all__ = [
+    "studio",
+    "table",
+    "test_a_provider_that_cannot_cancel_it_just_now",
+    "test_cancelled_before_the_handler_has_begun",
+    "test_cancelled_when_its_time_is_up",
+    "test_no_kill_makes_a_second_submission",
+    "test_one_worker_follows_many_open_videos",
+]
 
 
 @pytest.fixture

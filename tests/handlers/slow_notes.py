@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -19,11 +19,18 @@ class SlowNotes(MemoryContext):
         self._slow = slow
         self.begun, self.go_on = asyncio.Event(), asyncio.Event()
 
-    async def _note(self, name: str, note: Awaitable[None]) -> None:
+    async def _note(self, name: str, note: Coroutine[Any, Any, None]) -> None:
         if name == self._slow and not self.go_on.is_set():
             self.begun.set()
-            await self.go_on.wait()
+            try:
+                await self.go_on.wait()
+            except asyncio.CancelledError:
+                note.close()
+                raise
         await note
+
+    async def save_checkpoint(self, value: Any) -> None:
+        await self._note("checkpoint", super().save_checkpoint(value))
 
     async def intend(self, account: Any, *, retry: bool) -> None:
         await self._note("intend", super().intend(account, retry=retry))

@@ -46,6 +46,8 @@ def test_answer(case: dict[str, Any]) -> None:
         assert low <= outcome.after <= high
     if "info" in expect:
         assert provider == expect["info"]
+    if "words" in expect:
+        assert outcome.message == expect["words"]
     if "message_has" in expect:
         assert expect["message_has"] in outcome.message
         assert expect["message_has"] in provider["message"]

@@ -68,11 +68,12 @@ async def test_it_waits_for_a_database_that_is_not_there_yet(
     port = free_port()
     dsn = urlunsplit(parts._replace(netloc=f"{parts.netloc.rpartition('@')[0]}@127.0.0.1:{port}"))
     worker = start_worker("noop", dsn=dsn)
-    await worker.event("database_lost")
+    said = await worker.event("database_lost")
+    assert (said["level"], said["host"], said["port"]) == ("warning", "127.0.0.1", str(port))
     async with SilentProxy(table.dsn, port):
         await table.final([task_id])
         await worker.event("worker_started")
-        assert len(worker.events("database_lost")) == 1, "said once"
+        assert len([each for each in worker.events("database_lost") if each["seconds"] == 0]) == 1, "not at each try"
 
 
 @pytest.mark.parametrize("part", ["password", "database"])
@@ -89,6 +90,12 @@ async def test_a_refused_login_is_said_and_tried_again(
     assert {"password": "password authentication failed", "database": 'database "nowhere" does not exist'}[
         part
     ] in said["error"]
+    shown = wrong[part]
+    assert said["level"] == "error"
+    assert said["hint"] == "check DATABASE_URL; it goes on trying"
+    place = (shown.hostname, str(shown.port), shown.path[1:], shown.username)
+    assert (said["host"], said["port"], said["database"], said["user"]) == place
+    assert parts.password not in worker.output()
     assert worker.process.poll() is None, "it keeps trying"
 
 

@@ -46,6 +46,7 @@ def _plausible(value: datetime) -> datetime:
 Time = Annotated[AwareDatetime, AfterValidator(_plausible)]
 
 
+@router.get("/tasks/", response_class=Response, dependencies=[KNOWN_PARAMETERS], include_in_schema=False)
 @router.get(
     "/tasks",
     summary="List tasks, newest first",

@@ -53,7 +53,7 @@ class Application(FastAPI):
             method: str = scope["method"]
             parts = _segments(scope)  # "", "tasks", …
             if parts[1:2] == ["tasks"]:
-                if method == "POST" and len(parts) == 2:
+                if method == "POST" and parts[2:] in ([], [""]):
                     route = "/tasks"
                     status = await submit(self.context, scope, receive, send, "llm")
                     return None

@@ -48,7 +48,7 @@ async def submit_many(
         if not first:
             raise _empty()
         try:
-            async with context.bulk_lanes:
+            async with context.bulk_lanes.turn(tenant):
                 await _write(context, items, first, fixed)
         except _Keyed:
             pass  # nothing was written; the option's name stood there in another spelling

@@ -41,7 +41,11 @@ async def submit_many_once(
         lambda _: [mark_of(task, index in brought) for index, task in _wanted(tasks, keys)], b""
     )
     try:
-        async with context.bulk_lanes, context.pool.acquire() as connection, connection.transaction():
+        async with (
+            context.bulk_lanes.turn(tenant, key),
+            context.pool.acquire() as connection,
+            connection.transaction(),
+        ):
             calls = Calls(connection, context.database.schema)
             if key is not None:
                 made, replayed = await _whole(calls, tenant, tasks, key, of_all(marks), write)

@@ -30,14 +30,16 @@ T = TypeVar("T")
 
 POOL_SIZE = 10
 COMMAND_SECONDS = 10.0
-BULK_LANES = 2
-"""Long transactions at once, so that they never hold all connections."""
+BULK_LANES, BULK_LANE_SECONDS = 2, 30.0
+"""Long transactions at once, so that they never hold all connections; others wait so long for their turn."""
+BULK_REFUSAL = "Too many bodies of many tasks are being written; nothing of this one was. Send it again later."
 ACTION_LANES = 3
 """Cancels and retries at once: what waits for locked rows must leave connections to the others."""
 ACTION_REFUSAL = "Too many cancels and retries wait for rows that somebody holds; nothing was changed. Try again."
 NAMED_LANES = 4
 """Submissions at once with an id or an idempotency key of the caller's, which may wait for somebody's open transaction
-that holds the same. With the bulk lanes they leave connections to the others."""
+that holds the same. With the bulk lanes they leave connections to the others, and each tenant leaves one of them, where
+there are tenants (API keys)."""
 NAMED_REFUSAL = (
     "Too many submissions wait for transactions that hold the same task ids or idempotency keys; nothing was written. "
     "Try again."
@@ -59,7 +61,7 @@ class Context:
     waiter: Waiter
     types: TaskTypes
     metrics: Metrics
-    bulk_lanes: asyncio.Semaphore
+    bulk_lanes: Lanes
     action_lanes: Lanes
     named_lanes: Lanes
     threads: DaemonThreads
@@ -98,7 +100,7 @@ def make_context(settings: Settings) -> Context:
     database = settings.database
     connections = pool(database, "taskgate api", size=POOL_SIZE, command_timeout=COMMAND_SECONDS)
     calls = Calls(connections, database.schema)
-    state = DatabaseState()
+    state = DatabaseState(database.url)
     metrics = Metrics()
     lookup = Lookup(calls.get, state)
     listen = None if database.pooler else (lambda: connect(database, "taskgate api (listen)"))
@@ -118,9 +120,9 @@ def make_context(settings: Settings) -> Context:
         waiter=waiter,
         types=TaskTypes(calls, settings),
         metrics=metrics,
-        bulk_lanes=asyncio.Semaphore(BULK_LANES),
+        bulk_lanes=Lanes(BULK_LANES, BULK_REFUSAL, BULK_LANE_SECONDS),
         action_lanes=Lanes(ACTION_LANES, ACTION_REFUSAL),
-        named_lanes=Lanes(NAMED_LANES, NAMED_REFUSAL),
+        named_lanes=Lanes(NAMED_LANES, NAMED_REFUSAL, most=NAMED_LANES - bool(settings.api_keys)),
         threads=DaemonThreads(PARSE_THREADS),
         stop=asyncio.Event(),
         media=MediaCalls(connections, database.schema),

@@ -19,6 +19,19 @@ _STATUS: dict[str, Any] = {
     "properties": {"status": {"const": "ok"}},
     "required": ["status"],
 }
+_READY: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "status": {"const": "ok"},
+        "schema_range": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
+        "limit": {"type": "integer", "description": "tasks that may run at once, in the whole fleet"},
+        "database": {
+            "type": ["string", "null"],
+            "description": "a hash of which cluster, database and schema this API works on; null: it could not know",
+        },
+    },
+    "required": ["status", "schema_range", "limit", "database"],
+}
 
 
 @router.get(
@@ -35,7 +48,7 @@ async def healthz() -> Response:
     "/readyz",
     summary="The database answers, and its schema is one this program works with",
     response_class=Response,
-    responses={200: answers(_STATUS, "Ready"), **problems(503)},
+    responses={200: answers(_READY, "Ready"), **problems(503)},
 )
 async def readyz(context: TheContext) -> Response:
     if not await check_schema(context):
@@ -44,7 +57,12 @@ async def readyz(context: TheContext) -> Response:
         raise unavailable("schema_mismatch", context.schema_trouble)
     settings = await ask(context, context.calls.settings())
     return json_response(
-        {"status": "ok", "schema_range": [OLDEST_SCHEMA, NEWEST_SCHEMA], "limit": settings["max_concurrent"]}
+        {
+            "status": "ok",
+            "schema_range": [OLDEST_SCHEMA, NEWEST_SCHEMA],
+            "limit": settings["max_concurrent"],
+            "database": await ask(context, context.calls.identity()),
+        }
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from taskgate.api.problems import Problem, escape
+from taskgate.meant import meant
 
 RESERVED = "taskgate"
 NOT_BUILT = frozenset({"callback_url"})
@@ -34,11 +35,11 @@ class Options:
     values: dict[str, Any]
 
 
-def _number(low: float, high: float, *, above: bool = False) -> Callable[[Any], str | None]:
+def _number(low: int, high: int, *, above: bool = False) -> Callable[[Any], str | None]:
     def check(value: Any) -> str | None:
         known = isinstance(value, int | float) and not isinstance(value, bool)
         if not known or not low <= value <= high or (above and value == low):
-            return f"must be a number {'above' if above else 'from'} {low:g} {'up ' if above else ''}to {high:g}"
+            return f"must be a number {'above' if above else 'from'} {low} {'up ' if above else ''}to {high}"
         return None
 
     return check
@@ -149,8 +150,7 @@ def parse_options(given: Any, text: msgspec.Raw) -> Options:
         raise _refused("option_not_built", [(f"/{RESERVED}/{name}", why) for name in not_built])
     unknown = [name for name in given if name not in CHECKS]
     if unknown:
-        why = f"is no option; these are: {', '.join(CHECKS)}"
-        raise _refused("unknown_option", [(f"/{RESERVED}/{escape(name)}", why) for name in unknown])
+        raise _refused("unknown_option", [(f"/{RESERVED}/{escape(name)}", _unknown(name)) for name in unknown])
     verdicts = [(f"/{RESERVED}/{name}", CHECKS[name](value)) for name, value in given.items()]
     errors = [(place, wrong) for place, wrong in verdicts if wrong is not None]
     if "run_at" in given and "delay_seconds" in given:
@@ -166,6 +166,11 @@ def parse_options(given: Any, text: msgspec.Raw) -> Options:
     if errors:
         raise _refused("invalid_option", errors)
     return Options(values.pop("task_id", None), values.pop("idempotency_key", None), values)
+
+
+def _unknown(name: str) -> str:
+    found = meant(name, CHECKS)
+    return f"is no option{f'; did you mean {found}?' if found else ''}; these are: {', '.join(CHECKS)}"
 
 
 def _exact(metadata: msgspec.Raw) -> tuple[msgspec.Raw, str | None]:

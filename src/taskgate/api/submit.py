@@ -62,10 +62,10 @@ async def submit(context: Context, scope: Scope, receive: Receive, send: Send, t
         task, own_id, key = await _new_task(context, task_type, raw, fixed)
     key = one_key(header_key(scope, headers), key)
     if key is None:
-        await _write(context, task, own_id)
+        await _write(context, caller.tenant, task, own_id)
         task_id, replayed = task.task_id, ""
     else:
-        async with context.named_lanes.turn():
+        async with context.named_lanes.turn(caller.tenant, f"key {key}"):
             task_id, replayed = await write_once(context, caller.tenant, task, own_id, key)
     if seconds:
         try:
@@ -126,9 +126,9 @@ def _fixed(caller: Caller, headers: dict[bytes, bytes]) -> dict[str, str]:
     return fixed
 
 
-async def _write(context: Context, task: NewTask, own_id: bool) -> None:
+async def _write(context: Context, tenant: str, task: NewTask, own_id: bool) -> None:
     if own_id:
-        async with context.named_lanes.turn():
+        async with context.named_lanes.turn(tenant, f"id {task.task_id}"):
             return await _write_alone(context, task)
     try:
         await context.coalescer.submit(task)

@@ -11,13 +11,16 @@ from typing import Any
 
 import asyncpg
 
+from taskgate.api.options import NOT_BUILT
 from taskgate.api.problems import Problem, database_unavailable, pointer
+from taskgate.api.unknown_fields import field_hint
 from taskgate.api.upstreams import Routing
 from taskgate.handlers.video.request import VEO_REQUEST
 from taskgate.logs import get_logger
 from taskgate.protocol.calls import Calls
 from taskgate.protocol.connect import DATABASE_ERRORS
 from taskgate.settings import Settings
+from taskgate.task import check_task_type
 
 log = get_logger("api")
 
@@ -38,7 +41,9 @@ MISPLACED = frozenset(
 )
 """Queue options that `llm` and `veo` refuse beside the prompt, where they would go to the provider. (Not metadata,
 which is a parameter of Chat Completions.)"""
-_NOT_COMMON = MISPLACED | {"messages", "images", "n", "stream"}
+TYPE_NAMES = ("task_type", "type")
+"""Fields that would say a task's type, which the path says."""
+_NOT_COMMON = MISPLACED | {*TYPE_NAMES, "messages", "images", "n", "stream"}
 
 Errors = list[tuple[str, str]]
 Check = Callable[[dict[str, Any]], Errors]
@@ -65,18 +70,34 @@ def llm_errors(request: dict[str, Any]) -> Errors:
                 break
         else:
             return []
-    return misplaced(request) or _llm_model_errors(request)
+    return misplaced(request, "llm") or _llm_model_errors(request)
 
 
-def misplaced(request: dict[str, Any]) -> Errors:
-    """Queue options at the top level of a body."""
-    found = [name for name in request if name in MISPLACED]
-    return [(pointer((name,)), f'belongs in "taskgate": {{"{name}": …}}') for name in found]
+def misplaced(request: dict[str, Any], type_name: str) -> Errors:
+    """Queue options, and the task's type, at the top level of a body for the type `type_name`."""
+    found = [(name, _placed(name)) for name in request if name in MISPLACED]
+    found += [(name, _typed(request[name], type_name)) for name in TYPE_NAMES if name in request]
+    return [(pointer((name,)), why) for name, why in found]
+
+
+def _placed(name: str) -> str:
+    return "is not built yet: leave it out" if name in NOT_BUILT else f'belongs in "taskgate": {{"{name}": …}}'
+
+
+def _typed(value: Any, type_name: str) -> str:
+    """What to do with a field that says the task's type."""
+    if value == type_name:
+        return f"is said by the path, which takes {type_name} tasks: leave it out"
+    try:
+        check_task_type(value if isinstance(value, str) else "")
+    except ValueError:
+        return "is no field of a request: the path says the type of a task, as in /tasks/veo"
+    return f"is said by the path: post it to {'/tasks' if value == 'llm' else f'/tasks/{value}'}, without this field"
 
 
 def veo_check() -> Check:
     by_schema = schema_check(VEO_REQUEST, "veo")
-    return lambda request: misplaced(request) or by_schema(request)
+    return lambda request: misplaced(request, "veo") or by_schema(request)
 
 
 def _llm_model_errors(request: dict[str, Any]) -> Errors:
@@ -112,7 +133,8 @@ def schema_check(schema: dict[str, Any] | None, name: str) -> Check:
             return []
         errors: Errors = []
         for error in validator.iter_errors(request):
-            errors.append((pointer(error.instance_path), error.message[:500]))
+            hint = field_hint(schema, error)
+            errors.append((pointer(error.instance_path), f"{error.message[:500]}{hint}"))
             if len(errors) == MAX_ERRORS:
                 break
         return errors

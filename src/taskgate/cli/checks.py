@@ -39,6 +39,7 @@ class Facts:
     groups: list[Any]
     cooldowns: list[Any]
     by_type: list[Any]
+    due: list[Any]
     workers: list[Any]
     overdue: Any
     lock: Any
@@ -49,6 +50,13 @@ class Facts:
     @property
     def alive(self) -> list[Any]:
         return [row for row in self.workers if row["silent_seconds"] <= SILENT_SECONDS]
+
+    def room(self, task_type: str) -> int:
+        """Free slots, by their last sign of life, of the live workers that serve this type and claim."""
+        serving = (
+            row for row in self.alive if not row["draining"] and (row["types"] is None or task_type in row["types"])
+        )
+        return sum(max(0, row["slots"] - row["busy"]) for row in serving)
 
 
 def check_facts(facts: Facts, settings: Settings) -> Iterator[Check]:
@@ -145,15 +153,18 @@ def _pending(facts: Facts) -> Check:
     if oldest is None:
         return Check("queue", "ok", text)
     text += f"; the oldest has waited {duration(oldest)}"
-    if facts.alive and stats["limit"] > 0 and stats["running"] < stats["limit"] and oldest > STALE_PENDING_SECONDS:
-        busy = sum(row["busy"] for row in facts.alive)
-        if busy < stats["slots"] and not _unserved_types(facts):  # the oldest may be one of those
-            return Check(
-                "queue",
-                "warn",
-                f"{text}, though the limit and the workers have room",
-                "See the workers' logs, and whether somebody holds the claim lock.",
-            )
+    if stats["running"] < stats["limit"]:
+        for row in facts.due:
+            name, seconds = row["task_type"], row["oldest_seconds"]
+            room = facts.room(name)
+            if seconds > STALE_PENDING_SECONDS and room > 0:
+                return Check(
+                    "queue",
+                    "warn",
+                    f"{text}; one of type {name} has waited {duration(seconds)}, though the limit and its workers "
+                    f"have room ({room} free slots)",
+                    "See the workers' logs, and whether somebody holds the claim lock.",
+                )
     return Check("queue", "ok", text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import typer
 from taskgate.cli.checks import OLD_SNAPSHOT_SECONDS, Check, Facts, check_facts
 from taskgate.cli.errors import FAILED, OK, CliError
 from taskgate.cli.output import clean, console, print_json
-from taskgate.cli.places import database_place, load_settings, with_calls, without_password
+from taskgate.cli.places import database_place, load_settings, url_remedy, with_calls, without_password
 from taskgate.cli.tasks import JsonOption
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 def doctor(as_json: JsonOption = False) -> None:
     """Check database, schema, limit, workers, queue, locks, clocks and settings."""
     settings = load_settings()
-    checks = [*_database_checks(settings), *_api_check(settings)]
+    checks, identity = _database_checks(settings)
+    checks += _api_check(settings, identity)
     if as_json:
         print_json({"healthy": all(check.state != "fail" for check in checks), "checks": [asdict(c) for c in checks]})
     else:
@@ -32,12 +34,13 @@ def doctor(as_json: JsonOption = False) -> None:
     raise typer.Exit(FAILED if any(check.state == "fail" for check in checks) else OK)
 
 
-def _database_checks(settings: Settings) -> list[Check]:
+def _database_checks(settings: Settings) -> tuple[list[Check], str | None]:
+    """The checks, and which database it is, where that can be told."""
     try:
-        place = without_password(database_place(settings).url)
-        version = with_calls(_schema_version, check_schema=False)
+        place = without_password(database_place(settings, quiet=True).url)
+        version, identity = with_calls(_schema_version, check_schema=False, quiet=True)
     except CliError as error:
-        return [Check("database", "fail", error.message, error.remedy)]
+        return [Check("database", "fail", error.message, error.remedy)], None
     checks = [Check("database", "ok", f"{place} answers")]
     from taskgate.protocol.version import SchemaMismatch, check_version
 
@@ -45,17 +48,17 @@ def _database_checks(settings: Settings) -> list[Check]:
         check_version(version)
     except SchemaMismatch as error:
         what, _, remedy = str(error).partition(": ")
-        return [*checks, Check("schema", "fail", what, f"{remedy[:1].upper()}{remedy[1:]}.")]
+        return [*checks, Check("schema", "fail", what, f"{remedy[:1].upper()}{remedy[1:]}.")], identity
     checks.append(Check("schema", "ok", f"version {version}"))
     try:
-        facts = with_calls(_gather)
+        facts = with_calls(_gather, quiet=True)
     except CliError as error:
-        return [*checks, Check("database", "fail", error.message, error.remedy)]
-    return [*checks, *check_facts(facts, settings)]
+        return [*checks, Check("database", "fail", error.message, error.remedy)], identity
+    return [*checks, *check_facts(facts, settings)], identity
 
 
-async def _schema_version(calls: Calls) -> int | None:
-    return await calls.schema_version()
+async def _schema_version(calls: Calls) -> tuple[int | None, str | None]:
+    return await calls.schema_version(), await calls.identity()
 
 
 async def _gather(calls: Calls) -> Facts:
@@ -68,6 +71,7 @@ async def _gather(calls: Calls) -> Facts:
         groups=await calls.limits(),
         cooldowns=await calls.cooldowns(),
         by_type=await calls.stats_by_type(),
+        due=await calls.due_by_type(),
         workers=await calls.workers(),
         overdue=await calls.overdue(),
         lock=await calls.lock_holder(),
@@ -76,8 +80,8 @@ async def _gather(calls: Calls) -> Facts:
     )
 
 
-def _api_check(settings: Settings) -> list[Check]:
-    """The API, where we know of one: TASKGATE_URL, or a running `up`."""
+def _api_check(settings: Settings, identity: str | None) -> list[Check]:
+    """The API, where we know of one: TASKGATE_URL, or a running `up`. `identity`: of the database that was checked."""
     from taskgate.local.state import find
 
     running = None if "url" in settings.model_fields_set else find()
@@ -91,11 +95,31 @@ def _api_check(settings: Settings) -> list[Check]:
     try:
         with httpx2.Client(**http_options(url, settings.api_key), timeout=10) as http:
             answer = http.get("/readyz")
-    except (httpx2.TransportError, ValueError) as error:
+            told = answer.json() if answer.status_code == 200 else {}
+    except httpx2.TransportError as error:
         return [Check("api", "fail", f"{url} does not answer: {error}", "Start it: taskgate api")]
+    except json.JSONDecodeError:
+        return [Check("api", "fail", f"{url} is no taskgate API", "Set TASKGATE_URL to one's URL.")]
+    except ValueError as error:
+        return [Check("api", "fail", str(error), url_remedy(url))]
     if answer.status_code != 200:
         return [Check("api", "fail", f"{url} is not ready: {answer.text[:300]}", "See the API's log.")]
+    theirs = told.get("database") if isinstance(told, dict) else None
+    if identity and theirs and theirs != identity:
+        return [_two_databases(settings, url)]
     return [Check("api", "ok", f"{url} is ready")]
+
+
+def _two_databases(settings: Settings, url: str) -> Check:
+    place = without_password(database_place(settings, quiet=True).url)
+    return Check(
+        "api",
+        "fail",
+        f"{url} works on another database than the one that was checked, {place}: some commands ask the one, some the "
+        "other",
+        f"Set DATABASE_URL to that API's database{'' if settings.database_url else ' (it is not set)'}, "
+        f"or TASKGATE_URL to this database's API{'' if 'url' in settings.model_fields_set else ' (it is not set)'}.",
+    )
 
 
 def _print(checks: list[Check]) -> None:

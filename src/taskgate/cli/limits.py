@@ -10,7 +10,7 @@ import typer
 from taskgate.cli.errors import USAGE, CliError
 from taskgate.cli.groups import Group, named, takes_group, words
 from taskgate.cli.output import clean, duration, emit, local_time, print_table
-from taskgate.cli.places import with_calls
+from taskgate.cli.places import load_settings, with_calls
 from taskgate.cli.tasks import JsonOption
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ def limits_set(
         return before
 
     before = with_calls(work)
+    if group is not None:
+        _note_nameless(group)
     value = {"limit": limit, "before": before} | named(group)
     of = "" if group is None else f" of {words(group)}"
     emit(as_json, value, f"limit{of} {_limit(before)} -> {limit}{' (paused)' if limit == 0 else ''}")
@@ -128,8 +130,10 @@ def limits_rate(
             tokens_burst=tokens_burst,
             tokens_default=tokens_default,
         )
+        await _warn_unknown(calls, group)
 
     with_calls(work)
+    _note_nameless(group)
     value = {"requests_per_minute": requests, "tokens_per_minute": tokens} | named(group)
     emit(as_json, value, f"rate of {words(group)}: {_rates(requests, tokens) or 'none'}")
 
@@ -169,12 +173,30 @@ async def _of(calls: Calls, group: Group) -> int | None:
 async def _warn_unknown(calls: Calls, group: Group) -> None:
     """Says on stderr that nothing of that name is known (yet): it may be a slip of the pen."""
     scope, name = group
-    if name == "*" or scope not in ("type", "upstream"):
+    if name == "*":
         return
-    known = sorted(row["name"] for row in await (calls.types() if scope == "type" else calls.upstreams()))
-    if name not in known:
-        there = f"there are {', '.join(known)}" if known else "there is none"
-        print(clean(f"No {scope} {name} is known ({there}); the limit holds once there is one."), file=sys.stderr)
+    if scope == "tenant":
+        keys = sorted(key.name for key in load_settings().api_keys)
+        if name in keys or await calls.page(tenant=name, limit=1):
+            return
+        there = f"TASKGATE_API_KEYS has {', '.join(keys)}" if keys else "TASKGATE_API_KEYS is not set here"
+        _note(f"No task of a tenant {name} is known, and no API key of that name ({there}); "
+              "the limit holds once there is one.")  # fmt: skip
+    elif scope in ("type", "upstream"):
+        known = sorted(row["name"] for row in await (calls.types() if scope == "type" else calls.upstreams()))
+        if name not in known:
+            there = f"there are {', '.join(known)}" if known else "there is none"
+            _note(f"No {scope} {name} is known ({there}); the limit holds once there is one.")
+
+
+def _note_nameless(group: Group) -> None:
+    """What the group of a model leaves out, which its limit would be expected to hold for."""
+    if group[0] == "model":
+        _note("Tasks that name no model do not count here, whichever they run on: limit them by --type or --upstream.")
+
+
+def _note(line: str) -> None:
+    print(clean(line), file=sys.stderr)
 
 
 def _limit(value: int | None) -> str:

@@ -61,15 +61,36 @@ def api_place(url: str | None = None) -> tuple[str, str]:
 
         running = find()
         url = running.url if running is not None else None
+        if running is not None and settings.database_url and not same_database(settings.database_url, running.dsn):
+            note(
+                f"TASKGATE_URL is not set: using the API of the running `taskgate up`, {running.url}, which works on "
+                f"{without_password(running.dsn)}, not on the database of DATABASE_URL"
+            )
     return url or settings.url, settings.api_key
 
 
+@cache
+def note(line: str) -> None:
+    """Says it on stderr, once a process."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def same_database(url: str, other: str) -> bool:
+    """Whether two URLs name one database. A host under two names counts as two."""
+    from taskgate.protocol.place import database_place
+
+    return database_place(url).is_where(database_place(other))
+
+
 def client(url: str | None = None) -> Client:
-    """A client of the API, to be used with `with`."""
+    """A client of the API, to be used with `with`. Raises CliError for a URL that cannot be an API's."""
     from taskgate.client import Client
 
     place, key = api_place(url)
-    return Client(place, key)
+    try:
+        return Client(place, key)
+    except ValueError as error:
+        raise _wrong_place(place, error) from None
 
 
 def async_client(url: str | None = None) -> AsyncClient:
@@ -77,11 +98,26 @@ def async_client(url: str | None = None) -> AsyncClient:
     from taskgate.async_client import AsyncClient
 
     place, key = api_place(url)
-    return AsyncClient(place, key)
+    try:
+        return AsyncClient(place, key)
+    except ValueError as error:
+        raise _wrong_place(place, error) from None
 
 
-def database_place(settings: Settings) -> Database:
-    """The database of DATABASE_URL, else of a running `up`. Raises CliError when there is neither."""
+def _wrong_place(place: str, error: ValueError) -> CliError:
+    return CliError(str(error), code="usage", exit_code=USAGE, remedy=url_remedy(place))
+
+
+def url_remedy(place: str) -> str:
+    """What helps against a URL that cannot be an API's."""
+    return f"Set TASKGATE_URL (or --url) to {'its URL' if '://' in place else f'http://{place}'}."
+
+
+def database_place(settings: Settings, *, quiet: bool = False) -> Database:
+    """The database of DATABASE_URL, else of a running `up`. Raises CliError when there is neither.
+
+    Unless `quiet`, it says on stderr when that `up` is not the API that TASKGATE_URL names.
+    """
     from taskgate.protocol.connect import Database
 
     if settings.database_url:
@@ -96,7 +132,25 @@ def database_place(settings: Settings) -> Database:
             exit_code=USAGE,
             remedy="Set DATABASE_URL to the postgresql:// URL of the tasks, or start `taskgate up`.",
         )
+    if not quiet and "url" in settings.model_fields_set and not _same_api(settings.url, running.url):
+        note(
+            f"DATABASE_URL is not set: using that of the running `taskgate up`, {without_password(running.dsn)}; "
+            f"TASKGATE_URL names another API, {settings.url}"
+        )
     return Database(running.dsn, settings.schema_name)
+
+
+def _same_api(url: str, other: str) -> bool:
+    from taskgate.protocol.place import LOOPBACK
+
+    try:
+        places = [urlsplit(each.rstrip("/")) for each in (url, other)]
+        first, second = [
+            ("loopback" if each.hostname in LOOPBACK else each.hostname, each.port, each.path) for each in places
+        ]
+    except ValueError:
+        return False
+    return first == second
 
 
 def join_running_up(*, quiet: bool = False) -> State | None:
@@ -123,8 +177,14 @@ def without_password(url: str) -> str:
     return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}{parts.path}"
 
 
-def with_calls(work: Callable[[Calls], Awaitable[T]], *, check_schema: bool = True, within: float | None = None) -> T:
-    """Runs `work` on one connection to the database, in `within` seconds in all.
+def with_calls(
+    work: Callable[[Calls], Awaitable[T]],
+    *,
+    check_schema: bool = True,
+    within: float | None = None,
+    quiet: bool = False,
+) -> T:
+    """Runs `work` on one connection to the database, in `within` seconds in all; `quiet` as in `database_place`.
 
     Raises CliError for what can be expected to go wrong.
     """
@@ -134,7 +194,7 @@ def with_calls(work: Callable[[Calls], Awaitable[T]], *, check_schema: bool = Tr
     from taskgate.protocol.connect import DATABASE_ERRORS, connect
     from taskgate.protocol.version import SchemaMismatch, check_version
 
-    database = database_place(load_settings())
+    database = database_place(load_settings(), quiet=quiet)
 
     async def main() -> T:
         async with asyncio.timeout(within):

@@ -68,8 +68,14 @@ def worker(
         ),
     ] = None,
     types: Annotated[str | None, typer.Option(help="Serve these task types only, for example llm,veo.")] = None,
+    slots: Annotated[
+        int | None,
+        typer.Option(min=1, max=100_000, help="Tasks at once in this process; default: TASKGATE_SLOTS or 20."),
+    ] = None,
 ) -> None:
     """Run a worker in the foreground: the same as `python -m taskgate.worker`."""
+    if slots is not None:
+        os.environ["TASKGATE_SLOTS"] = str(slots)
     running = join_running_up()
     if running is not None and not (os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL")):
         from taskgate.local.provider import without_proxy_for_loopback

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taskgate.cli.checks import SILENT_SECONDS
-from taskgate.cli.errors import FAILED, USAGE, CliError
+from taskgate.cli.errors import FAILED, USAGE, CliError, explain
 from taskgate.cli.output import clean, print_json, print_json_line
 from taskgate.cli.places import client
 from taskgate.cli.tasks import UrlOption, finish, show
@@ -20,6 +20,7 @@ from taskgate.submission import Options
 
 if TYPE_CHECKING:
     from taskgate.client import Client
+    from taskgate.errors import RequestRefused
 
 
 def submit(
@@ -63,6 +64,8 @@ def submit(
 
     The id is printed alone on stdout, so that TASK=$(taskgate submit "…") works.
     """
+    from taskgate.errors import RequestRefused
+
     if sum(source is not None for source in (prompt, request, many)) != 1:
         raise CliError("give a prompt, or --request FILE, or --many FILE", code="usage", exit_code=USAGE)
     try:
@@ -86,7 +89,10 @@ def submit(
             return
         body = _body(prompt, request, {"system": system, "model": model, "images": image or None})
         with client(url) as api:
-            submitted = api.submit(body, task_type=task_type, **_as_keywords(options))
+            try:
+                submitted = api.submit(body, task_type=task_type, **_as_keywords(options))
+            except RequestRefused as error:
+                raise _with_remedy(error, prompt, task_type) from None
             if not wait and within is None:
                 _print_submitted(submitted.task_id, submitted.status, as_json)
                 return
@@ -104,6 +110,19 @@ def submit(
         show(view)
     if not view.ok:
         raise typer.Exit(FAILED)
+
+
+def _with_remedy(error: RequestRefused, prompt: str | None, task_type: str) -> Exception:
+    """A type of the user's own may want another request than the prompt alone."""
+    if prompt is None or task_type in ("llm", "veo") or error.code != "invalid_request":
+        return error
+    refused = explain(error)
+    assert refused is not None
+    refused.remedy = (
+        f'What was sent is {{"prompt": …}}; give the whole request of a {task_type} task with --request FILE (- reads '
+        "stdin). Its schema: taskgate types --json."
+    )
+    return refused
 
 
 def _warn_unserved(api: Client, task_type: str) -> None:

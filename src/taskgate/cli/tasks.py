@@ -93,6 +93,13 @@ def list_tasks(
     as_json: JsonOption = False,
 ) -> None:
     """List tasks, newest first. With --all --json: one JSON object a line."""
+    if status in ("cancelled", "canceled"):
+        raise CliError(
+            f"there is no status {status}: a cancelled task is `failed`, with the error code cancelled",
+            code="usage",
+            exit_code=USAGE,
+            remedy="""taskgate list --status failed --all --json | jq -c 'select(.error_code == "cancelled")'""",
+        )
     created_after, created_before = _moment(after, "--after"), _moment(before, "--before")
     with client(url) as api:
         if everything and as_json:
@@ -192,7 +199,7 @@ def show(view: TaskView, waits: str | None = None) -> None:
     facts = [
         ("task", view.task_id),
         ("type", view.task_type),
-        ("status", view.status),
+        ("status", _status(view)),
         ("attempts", attempts),
         ("created", local_time(view.created_at)),
         ("not before", local_time(view.run_at) if view.status == "pending" else ""),
@@ -222,6 +229,11 @@ def show(view: TaskView, waits: str | None = None) -> None:
             [[number, *_attempt(each)] for number, each in enumerate(view.history, 1)],
             right=("no", "attempt", "took"),
         )
+
+
+def _status(view: TaskView) -> str:
+    asked = view.raw.get("cancel_requested") is True and not view.is_final
+    return f"{view.status}, cancel requested" if asked else view.status
 
 
 def _attempt(each: Mapping[str, Any]) -> list[Any]:

@@ -25,7 +25,9 @@ def upstreams_of(path: str | Path, *, allow_empty: bool = False) -> str:
     try:
         return upstreams_json(path, allow_empty=allow_empty)
     except BadUpstreams as error:
-        raise CliError(str(error), code="bad_upstreams", exit_code=USAGE) from None
+        several = error.mistakes if len(error.mistakes) > 1 else []
+        errors = [{"pointer": place or "(file)", "detail": why} for place, why in several]
+        raise CliError(error.summary, code="bad_upstreams", exit_code=USAGE, errors=errors) from None
 
 
 @app.command("list")

@@ -18,7 +18,7 @@ SECONDS = 5.0
 def waiting_for(task_id: str) -> str | None:
     """What this task waits for now; None where that cannot be told: without the database, or pending no more."""
     try:
-        row = with_calls(lambda calls: calls.waiting(task_id), within=SECONDS)
+        row = with_calls(lambda calls: calls.waiting(task_id), within=SECONDS, quiet=True)
     except CliError:
         return None
     return None if row is None else "; ".join(_reasons(row)) or "its turn"
@@ -30,7 +30,7 @@ def _reasons(row: Any) -> Iterator[str]:
     if due is not None:
         yield f"its time, {due.astimezone().isoformat(timespec='seconds')}"
     if not row["workers"]:
-        yield f"a worker that serves the type {row['task_type']}: none was seen in the last 2 minutes"
+        yield f"a worker: no live worker serves the type {row['task_type']}"
     if due is not None:
         return
     if row["running"] >= row["fleet_limit"]:

@@ -115,7 +115,7 @@ def _result(answer: Answer, body: dict[str, Any], rules: Rules) -> dict[str, Any
 
 
 def _refusal(answer: Answer, status: int, problem: _Problem, rules: Rules) -> TaskError:
-    kind = problem.code or problem.type
+    kind = next((each for each in (problem.code, problem.type) if each not in ("", str(status))), "")
     words = f"the provider answered {status}{f' ({kind})' if kind else ''}: {problem.message}"
     info = _info(answer, problem, status)
     named = {problem.code.lower(), problem.type.lower()}

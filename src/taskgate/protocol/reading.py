@@ -79,6 +79,18 @@ class ReaderCalls(Session):
     async def stats_by_type(self, tenant: str | None = None) -> list[Any]:
         return await self._db.fetch(query("stats_by_type"), tenant)
 
+    async def due_by_type(self) -> list[Any]:
+        """Records of queries/due_by_type.sql."""
+        return await self._db.fetch(query("due_by_type"))
+
+    async def identity(self) -> str | None:
+        """A hash of which cluster, database and schema this is; None where the server does not let us know."""
+        try:
+            value: str = await self._db.fetchval(query("identity"), self._f)
+        except (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedFunctionError):
+            return None
+        return value
+
     async def workers(self) -> list[Any]:
         return await self._db.fetch(query("workers"))
 

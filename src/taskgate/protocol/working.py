@@ -161,7 +161,9 @@ class WorkerCalls(Session):
         return str(await self._db.fetchval(f"SELECT {self._f}.intend($1, $2, $3, $4)", task_id, token, account, retry))
 
     async def save_operation(self, task_id: str, token: int, operation: str) -> str:
-        """Save the provider's handle (JSON text) of the call that was accepted. `done` or `stale`."""
+        """Save the provider's handle (JSON text) of the call that was accepted. `done`, `stale`, or `cancelled`:
+        stale, and the task ended so meanwhile.
+        """
         return str(await self._db.fetchval(f"SELECT {self._f}.save_operation($1, $2, $3)", task_id, token, operation))
 
     async def withdraw(self, task_id: str, token: int) -> str:

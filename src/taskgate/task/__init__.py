@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from taskgate.task.context import TaskContext
-from taskgate.task.errors import LeaseLost, PermanentError, Retry, Snooze, TaskError, Throttled, check_pause
+from taskgate.task.errors import (
+    EndedCancelled,
+    LeaseLost,
+    PermanentError,
+    Retry,
+    Snooze,
+    TaskError,
+    Throttled,
+    check_pause,
+)
 from taskgate.task.media import MEDIA_NAME, MEDIA_TYPE, MediaRef, MediaUpload
 from taskgate.task.registry import Handler, Handlers, check_task_type, default_handlers, handler
 from taskgate.task.task import Paid, Task, Upstream
@@ -11,6 +20,7 @@ from taskgate.task.task import Paid, Task, Upstream
 __all__ = [
     "MEDIA_NAME",
     "MEDIA_TYPE",
+    "EndedCancelled",
     "Handler",
     "Handlers",
     "LeaseLost",

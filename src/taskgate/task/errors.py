@@ -93,3 +93,7 @@ def _seconds(after: float | timedelta | None) -> float | None:
 
 class LeaseLost(Exception):
     """The task was recovered or taken by somebody else; nothing this attempt writes counts any more."""
+
+
+class EndedCancelled(LeaseLost):
+    """It was cancelled and has ended, so nobody else has it: who learns of an operation at the provider cancels it."""

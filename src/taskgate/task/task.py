@@ -89,7 +89,8 @@ class Task(Generic[R]):
     async def save_operation(self, operation: Any) -> None:
         """Save the provider's handle of the call that was accepted, for this attempt and those that follow (`paid`).
 
-        An object with a key `closed` is over: nobody resumes it. Raises LeaseLost; the handle is noted all the same.
+        An object with a key `closed` is over: nobody resumes it. Raises LeaseLost (EndedCancelled if the task was
+        cancelled meanwhile, and nobody else will cancel the operation); the handle is noted all the same.
         """
         if self.context is not None:
             await self.context.save_operation(operation)

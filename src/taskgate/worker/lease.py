@@ -31,7 +31,7 @@ from taskgate.worker.wake import Listener
 log = get_logger("worker")
 
 SIGN_OF_LIFE_SECONDS = 20.0
-"""With nothing to renew the worker says so often that it lives, which proves the listening connection too."""
+"""The worker says at least so often that it lives and what it holds, which proves the listening connection too."""
 
 
 class LeaseKeeper:
@@ -119,17 +119,16 @@ class LeaseKeeper:
         while not self._ended:
             at = now()
             check, self._check = self._check, set()
-            due = [
-                run
-                for run in list(self._runs.values())
-                if not (run.gone or run.settled)
-                and (run.claimed.task_id in check or (at >= next_regular and at - run.renewed_at >= self._lease / 6))
-            ]
+            held = [run for run in list(self._runs.values()) if not (run.gone or run.settled)]
+            due = any(
+                run.claimed.task_id in check or (at >= next_regular and at - run.renewed_at >= self._lease / 6)
+                for run in held
+            )
             if at >= next_regular:
                 next_regular = at + self._lease / 3
             if due or at >= next_sign or self._draining != said_draining:
                 try:
-                    await self._renew(calls, due)
+                    await self._renew(calls, held)  # all of them: their number is what `stats` tells as busy
                 except (*TROUBLE, asyncpg.PostgresError, SchemaMismatch) as error:
                     if not isinstance(error, TROUBLE):
                         log.error("renew_failed", error=str(error))
@@ -144,12 +143,12 @@ class LeaseKeeper:
                 await self._pause(max(0.01, min(next_regular, next_sign) - now()) if self._runs
                                   else max(0.01, min(next_sign - now(), self._lease / 3)))  # fmt: skip
 
-    async def _renew(self, calls: Calls, due: list[Run]) -> None:
+    async def _renew(self, calls: Calls, held: list[Run]) -> None:
         sent = now()
-        held = [(run.claimed.task_id, run.claimed.token) for run in due]
-        verdicts = await calls.renew(self._worker_id, held, self._lease, draining=self._draining)
+        keys = [(run.claimed.task_id, run.claimed.token) for run in held]
+        verdicts = await calls.renew(self._worker_id, keys, self._lease, draining=self._draining)
         again: set[str] = set()
-        for run in due:
+        for run in held:
             verdict = verdicts.get((run.claimed.task_id, run.claimed.token))
             if verdict in ("done", "cancel"):
                 run.renewed_at, run.lease_until = sent, sent + self._lease

@@ -49,6 +49,7 @@ class Link:
         self._name = application_name
         self._timeout = timeout
         self._state = state
+        state.url = state.url or database.url
         self._on_connect = on_connect
         self._lock_timeout = lock_timeout
         self._connection: asyncpg.Connection[Any] | None = None

@@ -86,9 +86,16 @@ def keeps_result(reason: str | None) -> bool:
     return reason in (None, "shutdown", "lease_lost")
 
 
-def by_itself(error: BaseException) -> bool:
-    """Whether a handler that was told to stop had come to an end of its own: its verdict is kept."""
-    return isinstance(error, PermanentError)
+def by_itself(error: BaseException, reason: str) -> bool:
+    """Whether a handler that was told to stop for `reason` had come to an end of its own: its verdict is kept.
+
+    After a cancellation that is giving the task back: its operation at the provider could not be cancelled.
+    """
+    return (
+        isinstance(error, Snooze)
+        if reason == "cancelled"
+        else reason == "shutdown" and isinstance(error, PermanentError)
+    )
 
 
 def _delay(after: object) -> float | None:

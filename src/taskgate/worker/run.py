@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from taskgate.protocol.calls import Calls, ClaimedTask, Failure, Release
-from taskgate.task import Handler, LeaseLost
+from taskgate.task import EndedCancelled, Handler, LeaseLost
 from taskgate.worker.clock import now
 from taskgate.worker.link import TROUBLE, Backoff
 from taskgate.worker.results import to_json
@@ -162,7 +162,10 @@ class Run:
 
     async def _written(self, call: Callable[[], Awaitable[str]], *, even_late: bool = False) -> None:
         """Tries again while the lease is kept. Raises LeaseLost, or what the database says of the value."""
-        if await self.kept(call, even_late=even_late) == "stale":
+        answer = await self.kept(call, even_late=even_late)
+        if answer == "cancelled":
+            raise EndedCancelled(f"task {self.claimed.task_id} was cancelled, and has ended")
+        if answer == "stale":
             raise LeaseLost(f"task {self.claimed.task_id} is no longer this worker's")
 
     async def kept(self, call: Callable[[], Awaitable[T]], *, even_late: bool = False) -> T:

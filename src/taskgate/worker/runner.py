@@ -21,7 +21,7 @@ from taskgate.task import Handler, Handlers, Paid, PermanentError, Task, Upstrea
 from taskgate.threads import DaemonThreads
 from taskgate.upstreams import UpstreamDirectory
 from taskgate.worker.clock import now
-from taskgate.worker.outcome import by_itself, keeps_result, of_error, of_stop, undescribed
+from taskgate.worker.outcome import by_itself, given_back, keeps_result, of_error, of_stop, undescribed
 from taskgate.worker.results import result_text
 from taskgate.worker.run import Run
 
@@ -76,7 +76,7 @@ class Runner:
         run.task = self._loop.create_task(self._attempt(run))
 
     async def _attempt(self, run: Run) -> None:
-        value, error, text = None, None, None
+        value, error, text, begun = None, None, None, False
         if run.lease_until - self._margin <= now():
             run.reason = "lease_lost"  # the loop was blocked between claim and start
         if run.reason is None:
@@ -86,6 +86,7 @@ class Runner:
                 task = _task(run, await self._upstream(run.claimed))
                 if len(run.claimed.request) > LARGE_REQUEST:
                     run.claimed = replace(run.claimed, request="")  # it is parsed; as text it would stay for hours
+                begun = True
                 if run.is_async:
                     value = await run.handler.function(task)
                 else:
@@ -99,7 +100,7 @@ class Runner:
                 run.timer.cancel()
         run.ended = True
         try:
-            self._end(run, text, error)
+            self._end(run, text, error, begun)
         except BaseException:  # whatever it is, this attempt must not be `running` for ever
             self._settler.put(run, undescribed(run))
 
@@ -114,7 +115,7 @@ class Runner:
                 raise
             return Upstream(claimed.upstream, "")  # what was paid there may be followed when it is put back
 
-    def _end(self, run: Run, text: str | None, error: BaseException | None) -> None:
+    def _end(self, run: Run, text: str | None, error: BaseException | None, begun: bool) -> None:
         if run.settlement is not None:  # let go before
             if run.settled:
                 self._settler.finish(run)
@@ -123,8 +124,12 @@ class Runner:
             self._settler.finish(run)
         elif text is not None and keeps_result(run.reason):
             self._settler.put(run, text)
-        elif error is None or (run.reason is not None and not (by_itself(error) and run.reason == "shutdown")):
-            self._settler.put(run, of_stop(run, run.reason or "lease_lost"))
+        elif error is None or (run.reason is not None and not by_itself(error, run.reason)):
+            if run.reason == "cancelled" and not begun and _has_open_operation(_json(run.claimed.paid)):
+                why = "cancelled before its operation at the provider was taken up"
+                self._settler.put(run, given_back(run, "released", why))
+            else:
+                self._settler.put(run, of_stop(run, run.reason or "lease_lost"))
         else:
             self._settler.put(run, of_error(run, error))
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from taskgate.handlers.media import Downloader
 from taskgate.handlers.outcomes import Answer, Rules, retry_after
-from taskgate.handlers.paid import ambiguous, to_the_end
+from taskgate.handlers.paid import ambiguous
 from taskgate.handlers.video import inputs, store, verdicts
 from taskgate.handlers.video.accounts import Account, account
 from taskgate.handlers.video.http import NoAnswer, ProviderHttp
 from taskgate.handlers.video.job import MISSING_SINCE, Job
 from taskgate.handlers.video.request import VeoRequest
 from taskgate.handlers.video.route import route, unsupported
-from taskgate.handlers.video.submit import Submission, cancel
+from taskgate.handlers.video.submit import LEFT_SECONDS, Submission, cancel
 from taskgate.handlers.video.tokens import Tokens
 from taskgate.handlers.video.wire import Broken, Finished, Pending, State
 from taskgate.settings import Settings
@@ -55,13 +55,14 @@ class VideoProvider:
         """The result of a checked request. Raises what steers the task."""
         job = await self._resumed(task) or await self._submitted(task)
         if job.unwanted:
-            await to_the_end(cancel(self._client(), task, job))
-            raise PermanentError("cancelled", code="cancelled")
+            raise await cancel(self._client(), task, job) or PermanentError("cancelled", code="cancelled")
         try:
             return await self._followed(task, job)
         except asyncio.CancelledError:
             if task.cancel_reason == "cancelled" and not job.over:
-                await to_the_end(cancel(self._client(), task, job))
+                left = await cancel(self._client(), task, job)
+                if left is not None:
+                    raise left from None
             raise
 
     # before the operation
@@ -83,7 +84,7 @@ class VideoProvider:
         if same is None or same.identity() != paid.account:
             raise await self._not_here(task, paid.account)
         if isinstance(task.checkpoint, dict) and MISSING_SINCE in task.checkpoint:
-            await task.save_checkpoint({})  # it is here: if it goes again, the wait for it begins anew
+            await self._note(task, {})  # it is here: if it goes again, the wait for it begins anew
         return Job.of(same, operation)
 
     async def _not_here(self, task: Task[dict[str, Any]], paid_by: Any) -> TaskError:
@@ -92,7 +93,7 @@ class VideoProvider:
         since = checkpoint.get(MISSING_SINCE)
         if not isinstance(since, int | float):
             since = time.time()
-            await task.save_checkpoint({MISSING_SINCE: since})
+            await self._note(task, {MISSING_SINCE: since})
         shown = paid_by if isinstance(paid_by, dict) else {}
         words = (
             f"the video was submitted on upstream {shown.get('upstream')!r} ({shown.get('api')}, "
@@ -105,6 +106,15 @@ class VideoProvider:
             code="account_not_configured",
             info={"account": paid_by},
         )
+
+    async def _note(self, task: Task[dict[str, Any]], checkpoint: dict[str, Any]) -> None:
+        """Saves it. Who is cancelled meanwhile gives the task back: the next worker finds the operation unwanted."""
+        try:
+            await task.save_checkpoint(checkpoint)
+        except asyncio.CancelledError:
+            if task.cancel_reason == "cancelled":
+                raise Snooze("cancelled before it was followed", after=LEFT_SECONDS, code="released") from None
+            raise
 
     def _account(self, api: str, task: Task[dict[str, Any]]) -> Account:
         return account(api, task.upstream, self._settings, self._token_source)

@@ -16,11 +16,17 @@ from taskgate.handlers.video.http import NoAnswer, ProviderHttp
 from taskgate.handlers.video.job import Job
 from taskgate.handlers.video.route import Route
 from taskgate.handlers.video.wire import HttpCall
-from taskgate.task import Task
+from taskgate.task import EndedCancelled, Snooze, Task
 
 LAST_WORDS = 4.0
 """An answer that has begun when its task is cancelled is read for so long: it may name what has to be cancelled."""
-CANCEL_SECONDS = 2.0
+CANCEL_SECONDS = 4.0
+"""The provider is asked to cancel an operation for so long, again and again with growing pauses."""
+CANCEL_PAUSE = 0.25
+LEFT_SECONDS = 5.0
+"""What it did not cancel in that time is tried again so much later, by whoever has the task then."""
+PASSING_STATUSES = frozenset({401, 403, 408, 425, 429})
+"""Beside 5xx without 501: the provider may yet cancel it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,9 @@ class Submission:
             return sending.result()
         # whatever else it raised, the reason to stop goes before
         if not sending.cancelled() and sending.exception() is None and self.task.cancel_reason == "cancelled":
-            await cancel(self.http, self.task, sending.result())
+            left = await cancel(self.http, self.task, sending.result())
+            if left is not None:
+                raise left
         raise asyncio.CancelledError
 
     async def _taken(self, asking: asyncio.Future[Answer]) -> Job:
@@ -92,17 +100,60 @@ class Submission:
             why = f"the provider answered {answer.status}, and no operation"
             raise ambiguous(why, identity, retry=self.retry)
         job = Job(chosen, name, self.to.model, time.time(), self.audio_retries)
-        await task.save_operation(job.operation())
+        try:
+            await task.save_operation(job.operation())
+        except EndedCancelled:
+            await cancel(self.http, task, job)
+            raise
         return job
 
 
-async def cancel(http: ProviderHttp, task: Task[Any], job: Job) -> None:
-    """Cancel an operation at the provider, as far as that is possible in a moment. Raises nothing but a stop.
+async def cancel(http: ProviderHttp, task: Task[Any], job: Job) -> Snooze | None:
+    """Cancel an operation at the provider, whatever stops come meanwhile.
 
-    Without the provider's word it stays open: who retries the task follows it, and does not pay again.
+    The answer, if there is one, gives the task back: it could not be done now, and the next worker tries again. An
+    operation that the provider does not want to cancel stays open: who retries the task follows it, and does not pay
+    again.
     """
-    with contextlib.suppress(Exception):
+    doing = asyncio.ensure_future(_cancel(http, task, job))
+    while not doing.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([doing])
+    return doing.result()
+
+
+async def _cancel(http: ProviderHttp, task: Task[Any], job: Job) -> Snooze | None:
+    why, pause = f"no answer in {CANCEL_SECONDS:g} s", CANCEL_PAUSE
+    try:
         async with asyncio.timeout(CANCEL_SECONDS):
-            answer = await http.look(job.account, job.account.wire.cancel(job.name))
-        if 200 <= answer.status < 300:
-            await task.save_operation(job.operation("cancelled"))
+            while (wrong := await _refusal(http, job)) is not None:
+                why = wrong
+                await asyncio.sleep(pause)
+                pause *= 2
+    except TimeoutError:
+        words = f"the operation {job.name} could not be cancelled at the provider: {why}"
+        return Snooze(words, after=LEFT_SECONDS, code="released")
+    except _WillNot:
+        return None
+    with contextlib.suppress(Exception):
+        await task.save_operation(job.operation("cancelled"))
+    return None
+
+
+class _WillNot(Exception):
+    """The provider has no such operation any more, or cancels none."""
+
+
+async def _refusal(http: ProviderHttp, job: Job) -> str | None:
+    """Why an operation is not cancelled yet, None once it is. Raises _WillNot."""
+    try:
+        answer = await http.look(job.account, job.account.wire.cancel(job.name))
+    except Exception as error:  # of the network, of a token, …
+        return str(error)[:200]
+    if 200 <= answer.status < 300:
+        return None
+    if answer.status == 401 and job.account.tokens is not None:
+        job.account.tokens.forget()
+    if answer.status in PASSING_STATUSES or (answer.status >= 500 and answer.status != 501):
+        return f"the provider answered {answer.status}"
+    raise _WillNot

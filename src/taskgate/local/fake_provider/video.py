@@ -50,6 +50,8 @@ class VideoSide:
         self.operations: dict[str, Operation] = {}
         self.counts: Counter[str] = Counter()
         self.keyless_downloads = 0
+        self.cancel_refusals: list[int] = []
+        """Statuses of the answers to the next cancellations, which do nothing; 0: no answer."""
 
     def takes(self, request: Request) -> bool:
         path = request.path
@@ -221,6 +223,12 @@ class VideoSide:
 
     def _cancel(self, key: str, request: Request, connection: Connection) -> None:
         operation = self.operations.get(key)
+        if self.cancel_refusals:
+            status = self.cancel_refusals.pop(0)
+            self.counts["cancels_refused"] += 1
+            if status:
+                self._send(request, connection, status, error(of_status(status)))
+            return
         if operation is None:
             self._send(request, connection, 404, error(of_status(404)))
             return

@@ -1,6 +1,8 @@
 -- Ends attempts that failed. p_retry: may be tried again while attempts are left, after p_delays (NULL: backoff
 -- with jitter); otherwise the task ends `failed`. The attempt is recorded either way. An attempt that was stopped while
--- it sent a paid call (see intend) is not tried again: it ends with `submit_ambiguous`.
+-- it sent a paid call (see intend) is not tried again: it ends with `submit_ambiguous`. A task whose cancellation was
+-- asked for ends `cancelled`; but with p_retry and an open operation at the provider it is left to the next worker, as
+-- release does.
 -- Answers `done`, `already`, `stale` or `busy` for each, see verdicts.
 CREATE OR REPLACE FUNCTION fail(
     p_ids text[], p_tokens bigint[], p_errors text[], p_codes text[], p_infos text[], p_retry boolean[], p_delays interval[]
@@ -12,20 +14,24 @@ DECLARE
     n timestamptz := clock_timestamp();
     done text[];
     ended text[];
+    waiting text[];
 BEGIN
     WITH given AS (
         SELECT DISTINCT ON (u.id, u.token) * FROM unnest(p_ids, p_tokens, p_errors, p_codes, p_infos, p_retry, p_delays)
             AS u (id, token, error, code, info, retry, delay)
     ), mine AS (
-        SELECT t.task_id, t.claim_token, t.attempts, t.worker_id, t.started_at, s.result_ttl, t.cancel_requested_at IS NOT NULL AS cancelled,
-               CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN p.unsure THEN 'submit_ambiguous' ELSE g.error END AS error,
-               CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN p.unsure THEN 'submit_ambiguous' ELSE g.code END AS code,
+        SELECT t.task_id, t.claim_token, t.attempts, t.worker_id, t.started_at, s.result_ttl, w.waits,
+               t.cancel_requested_at IS NOT NULL AND NOT w.waits AS cancelled,
+               CASE WHEN w.waits THEN g.error WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN p.unsure THEN 'submit_ambiguous' ELSE g.error END AS error,
+               CASE WHEN w.waits THEN g.code WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN p.unsure THEN 'submit_ambiguous' ELSE g.code END AS code,
                g.info::jsonb AS info, coalesce(g.delay, backoff(t.attempts)) AS delay,
-               coalesce(g.retry, false) AND NOT p.unsure AND t.cancel_requested_at IS NULL AND t.attempts < coalesce(t.max_attempts, s.max_attempts) AS again
+               w.waits OR coalesce(g.retry, false) AND NOT p.unsure AND t.cancel_requested_at IS NULL AND t.attempts < coalesce(t.max_attempts, s.max_attempts) AS again
         FROM given g
         JOIN tasks t ON t.task_id = g.id AND t.claim_token = g.token AND t.status || '' = 'running'
         CROSS JOIN settings s
         CROSS JOIN LATERAL (SELECT coalesce(g.retry, false) AND is_ambiguous(t.task_id, t.claim_token)) AS p (unsure)
+        CROSS JOIN LATERAL (SELECT coalesce(CASE WHEN g.retry AND t.cancel_requested_at IS NOT NULL AND t.start_before > n
+                                                 THEN is_followed(t.task_id, n) END, false)) AS w (waits)
         WHERE t.task_id = ANY (p_ids)
         ORDER BY t.task_id FOR UPDATE OF t SKIP LOCKED
     ), told AS (
@@ -43,15 +49,19 @@ BEGIN
             settled_token = t.claim_token,
             claim_token = CASE WHEN m.again THEN nextval('claim_token_seq') ELSE t.claim_token END,
             worker_id = CASE WHEN m.again THEN NULL ELSE t.worker_id END,
+            attempts = CASE WHEN m.waits THEN greatest(0, t.attempts - 1) ELSE t.attempts END,
             locked_until = NULL, updated_at = n,
-            run_at = CASE WHEN m.again THEN n + m.delay ELSE t.run_at END,
+            run_at = CASE WHEN m.waits THEN n + least(m.delay, interval '30 seconds') WHEN m.again THEN n + m.delay ELSE t.run_at END,
             finished_at = CASE WHEN NOT m.again THEN n END,
             expires_at = CASE WHEN NOT m.again THEN n + m.result_ttl END
         FROM mine m WHERE t.task_id = m.task_id AND t.task_id = ANY (p_ids)
-        RETURNING t.task_id, t.status || '' AS now_is
+        RETURNING t.task_id, t.status || '' AS now_is, m.waits
     )
-    SELECT array_agg(put.task_id), array_agg(put.task_id) FILTER (WHERE put.now_is = 'failed')
-    INTO done, ended FROM put;
+    SELECT array_agg(put.task_id), array_agg(put.task_id) FILTER (WHERE put.now_is = 'failed'), array_agg(put.task_id) FILTER (WHERE put.waits)
+    INTO done, ended, waiting FROM put;
+    IF waiting IS NOT NULL THEN
+        PERFORM pass_on_cancel(waiting);
+    END IF;
     PERFORM announce_done(ended);
     IF cardinality(done) > coalesce(cardinality(ended), 0) THEN
         PERFORM announce_tasks(done);

@@ -1,11 +1,13 @@
 -- The guard of writers that know only SQL. It fires only for those who touched neither token, so our own
 -- functions never wake it. It gives their transitions a fresh token, which outdates any worker of ours that
 -- still runs the task; it refuses ("UPDATE 0") to end a task that is not theirs to end, and to take a task away
--- from a worker of ours whose lease is alive. (SECURITY DEFINER: such a writer needs rights on tasks alone.)
+-- from a worker of ours whose lease is alive. Who takes a lost task back leaves a cancelled one with an open operation
+-- at the provider to the next worker, as recover_tokens does. (SECURITY DEFINER: such a writer needs rights on tasks alone.)
 CREATE OR REPLACE FUNCTION tasks_guard() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     n timestamptz := clock_timestamp();
+    waits boolean;  -- for a worker that cancels its operation
 BEGIN
     IF (NEW.status IN ('completed', 'failed') AND OLD.status <> 'running')
        OR (NEW.status <> 'running' AND OLD.status = 'running' AND OLD.worker_id IS NOT NULL AND OLD.locked_until > n) THEN
@@ -15,8 +17,15 @@ BEGIN
         RETURN NEW;
     END IF;
     NEW.claim_token := nextval('claim_token_seq');
+    waits := OLD.status = 'running' AND OLD.cancel_requested_at IS NOT NULL AND coalesce(OLD.start_before > n, false)
+             AND (NEW.status = 'pending' OR (NEW.status = 'failed' AND coalesce(NEW.error = 'worker timeout', false)));
+    waits := CASE WHEN waits THEN is_followed(OLD.task_id, n) ELSE false END;
     IF OLD.status = 'running' THEN
-        IF OLD.cancel_requested_at IS NOT NULL THEN  -- its caller was told that it ends so
+        IF waits THEN
+            NEW.status := 'pending';
+            NEW.error := OLD.error;
+            NEW.attempts := greatest(0, OLD.attempts - 1);
+        ELSIF OLD.cancel_requested_at IS NOT NULL THEN  -- its caller was told that it ends so
             NEW.status := 'failed';
             NEW.result := NULL;
             NEW.error := 'cancelled';
@@ -25,7 +34,7 @@ BEGIN
             INSERT INTO task_attempts AS a
                 (task_id, token, attempt, worker_id, started_at, finished_at, outcome, error, error_code)
             VALUES (OLD.task_id, OLD.claim_token, OLD.attempts, OLD.worker_id, OLD.started_at, n,
-                    CASE WHEN OLD.cancel_requested_at IS NOT NULL THEN 'cancelled'
+                    CASE WHEN OLD.cancel_requested_at IS NOT NULL AND NOT waits THEN 'cancelled'
                          WHEN NEW.status = 'pending' OR NEW.error = 'worker timeout' THEN 'lost' ELSE 'failed' END,
                     CASE WHEN NEW.status = 'pending' THEN 'worker timeout' ELSE NEW.error END,
                     CASE WHEN NEW.status = 'pending' OR NEW.error = 'worker timeout' THEN 'worker_timeout' END)
@@ -50,11 +59,18 @@ BEGIN
         NEW.run_at := coalesce(nullif(NEW.run_at, OLD.run_at), n);
         NEW.finished_at := NULL;
         NEW.expires_at := NULL;
-        IF OLD.cancel_requested_at IS NOT NULL THEN
-            NEW.start_before := nullif(NEW.start_before, OLD.start_before);
-            PERFORM forget_cancel(NEW.task_id);
+        IF waits THEN
+            NEW.locked_until := NULL;
+            NEW.start_before := OLD.start_before;
+            NEW.cancel_requested_at := OLD.cancel_requested_at;
+            PERFORM pass_on_cancel(ARRAY[NEW.task_id]);
+        ELSE
+            IF OLD.cancel_requested_at IS NOT NULL THEN
+                NEW.start_before := nullif(NEW.start_before, OLD.start_before);
+                PERFORM forget_cancel(NEW.task_id);
+            END IF;
+            NEW.cancel_requested_at := NULL;
         END IF;
-        NEW.cancel_requested_at := NULL;
         IF num_nulls(NEW.task_type, NEW.request) = 0 THEN
             NEW.flow := flow_id(NEW.task_type, NEW.priority, NEW.tenant, NEW.upstream, NEW.model);
             PERFORM announce_ready(ARRAY[ROW (NEW.flow, NEW.task_type, NEW.priority, NEW.tenant, NEW.upstream, NEW.model, NULL)::flows]);

@@ -1,8 +1,8 @@
 -- Gives tasks back without costing an attempt: a drain, a snooze, a provider that throttles. Code `throttled`
 -- adds the delay to the task's account; beyond settings.max_throttle in all it ends `failed`. It also puts the task's
 -- upstream, or its type where it has none, on a cool-down: nothing of it starts before the delay is over.
--- A task whose cancellation was asked for ends `cancelled`, unless its operation at the provider is open and this worker
--- could not cancel it: then the next one does (see cancel).
+-- A task whose cancellation was asked for ends `cancelled`, unless its operation at the provider is open: then the next
+-- worker cancels it, half a minute later at most (see cancel).
 -- Answers `done`, `already`, `stale` or `busy` for each, see verdicts.
 CREATE OR REPLACE FUNCTION release(
     p_ids text[], p_tokens bigint[], p_delays interval[], p_codes text[], p_reasons text[], p_infos text[]
@@ -22,14 +22,14 @@ BEGIN
     ), mine AS (
         SELECT t.task_id, t.claim_token, t.attempts, t.worker_id, t.started_at, s.result_ttl, g.code, g.reason, g.info::jsonb AS info,
                coalesce(g.delay, interval '0') AS delay,
-               t.cancel_requested_at IS NOT NULL AND NOT coalesce(
-                   CASE WHEN g.code IN ('released', 'lease_lost', 'account_not_here')
-                        THEN t.start_before > n AND is_followed(t.task_id, n) END, false) AS cancelled,
-               coalesce(g.code = 'throttled' AND t.throttled + coalesce(g.delay, interval '0') > s.max_throttle, false)
+               t.cancel_requested_at IS NOT NULL AND NOT w.waits AS cancelled, w.waits,
+               NOT w.waits AND coalesce(g.code = 'throttled' AND t.throttled + coalesce(g.delay, interval '0') > s.max_throttle, false)
                    AS too_long
         FROM given g
         JOIN tasks t ON t.task_id = g.id AND t.claim_token = g.token AND t.status || '' = 'running'
         CROSS JOIN settings s
+        CROSS JOIN LATERAL (SELECT coalesce(CASE WHEN t.cancel_requested_at IS NOT NULL AND t.start_before > n
+                                                 THEN is_followed(t.task_id, n) END, false)) AS w (waits)
         WHERE t.task_id = ANY (p_ids)
         ORDER BY t.task_id FOR UPDATE OF t SKIP LOCKED
     ), told AS (
@@ -50,7 +50,8 @@ BEGIN
             attempts = greatest(0, t.attempts - 1), releases = t.releases + 1,
             throttled = t.throttled + CASE WHEN m.code = 'throttled' THEN m.delay ELSE interval '0' END,
             worker_id = NULL, locked_until = NULL, updated_at = n,
-            run_at = CASE WHEN m.cancelled OR m.too_long THEN t.run_at ELSE n + m.delay END,
+            run_at = CASE WHEN m.cancelled OR m.too_long THEN t.run_at WHEN m.waits THEN n + least(m.delay, interval '30 seconds')
+                          ELSE n + m.delay END,
             finished_at = CASE WHEN m.cancelled OR m.too_long THEN n END,
             expires_at = CASE WHEN m.cancelled OR m.too_long THEN n + m.result_ttl END
         FROM mine m WHERE t.task_id = m.task_id AND t.task_id = ANY (p_ids)

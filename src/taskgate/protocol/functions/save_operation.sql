@@ -1,4 +1,5 @@
--- Saves the provider's handle of a paid call that was accepted, on the attempt that sent it. Answers `done` or `stale`.
+-- Saves the provider's handle of a paid call that was accepted, on the attempt that sent it. Answers `done`, `stale` or
+-- `cancelled`: stale, and the task ended so meanwhile: nobody but the caller will cancel the operation at the provider.
 -- A handle that comes too late is noted with its attempt all the same (the worker must stop, but the call was paid):
 -- a retry of the task then finds it, instead of paying for a second one.
 CREATE OR REPLACE FUNCTION save_operation(p_id text, p_token bigint, p_operation text) RETURNS text
@@ -19,5 +20,7 @@ BEGIN
         ON CONFLICT (task_id, token) DO UPDATE
         SET submit_intent_at = excluded.submit_intent_at, account = excluded.account, operation = excluded.operation;
     END IF;
-    RETURN CASE WHEN live THEN 'done' ELSE 'stale' END;
+    RETURN CASE WHEN live THEN 'done'
+                WHEN EXISTS (SELECT FROM tasks WHERE task_id = p_id AND status || '' = 'failed' AND error_code = 'cancelled') THEN 'cancelled'
+                ELSE 'stale' END;
 END $$;
