@@ -16,7 +16,7 @@ const (
 	sqlVersion      = `SELECT version FROM %s.schema_version`
 	sqlRegister     = `SELECT %s.register_worker($1::text, 'go', $2::text, $3::text, $4::integer, $5::integer, $6::text[], $7::text[], $8::text[])`
 	sqlForget       = `SELECT %s.forget_worker($1::text)`
-	sqlClaim        = `SELECT outcome, extract(epoch FROM next_due), task_id, token, task_type, request, attempt, max_attempts, timeout_seconds, tenant, metadata, checkpoint, traceparent, extract(epoch FROM waited), upstream, model, paid FROM %s.claim($1::text, $2::integer, $3::bigint[], $4::interval, $5::text[], $6::integer, $7::boolean)`
+	sqlClaim        = `SELECT outcome, extract(epoch FROM next_due), task_id, token, task_type, request, attempt, max_attempts, timeout_seconds, tenant, metadata, checkpoint, traceparent, extract(epoch FROM waited), upstream, model, paid FROM %s.claim($1::text, $2::integer, $3::bigint[], $4::interval, $5::text[], $6::integer, $7::boolean, $8::integer)`
 	sqlFlush        = `SELECT %s.flush()`
 	sqlBodies       = `SELECT task_id, token, request, metadata, checkpoint FROM %s.claimed_bodies($1::text[], $2::bigint[])`
 	sqlRenew        = `SELECT task_id, token, outcome FROM %s.renew($1::text, $2::text[], $3::bigint[], $4::interval, $5::boolean)`
@@ -37,6 +37,7 @@ const (
 	sqlMediaDiscard = `SELECT %s.media_discard($1::bigint)`
 	sqlMediaCollect = `SELECT blob, object FROM %s.media_collect($1::text)`
 	sqlListen       = `LISTEN %[1]s_ready; LISTEN %[1]s_cancel`
+	sqlListenAlone  = `SELECT %s.listen_alone($1::text[])`
 )
 
 const (
@@ -128,10 +129,19 @@ func (c calls) register(ctx context.Context, worker *Worker) error {
 }
 
 // listen asks for the notifications of work and of cancellations.
-func (c calls) listen(ctx context.Context) error {
+// It answers the number by which this process can be woken alone, if it serves these types.
+func (c calls) listen(ctx context.Context, types []string) (int32, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	return c.conn.Exec(ctx, fmt.Sprintf(sqlListen, c.schema)).Close()
+	if err := c.conn.Exec(ctx, fmt.Sprintf(sqlListen, c.schema)).Close(); err != nil {
+		return 0, err
+	}
+	text, err := c.one(ctx, sqlListenAlone, binaryForm(textArray(types, nil)))
+	if err != nil {
+		return 0, err
+	}
+	number, err := strconv.ParseInt(text, 10, 32)
+	return int32(number), err
 }
 
 func (c calls) forget(ctx context.Context, id string) error {

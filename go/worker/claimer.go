@@ -93,6 +93,10 @@ func (c *claimer) step(ctx context.Context) (time.Duration, error) {
 	case <-c.w.ready:
 	default:
 	}
+	select {
+	case <-c.w.called:
+	default:
+	}
 	sent := now()
 	limited, cancel := context.WithTimeout(ctx, min(max(c.w.cfg.Lease/2, 2*time.Second), 30*time.Second))
 	defer cancel()
@@ -102,6 +106,9 @@ func (c *claimer) step(ctx context.Context) (time.Duration, error) {
 	}
 	c.attend(true)
 	c.w.metrics.claims(answer.outcome)
+	if answer.outcome != "busy" {
+		c.recoverAt = time.Now().Add(c.recoverPause()) // the claim has recovered
+	}
 	c.begun = len(answer.tasks)
 	switch {
 	case answer.outcome == "claimed":
@@ -163,7 +170,7 @@ func (c *claimer) pause(answer claimAnswer) time.Duration {
 		}
 		return pause
 	case "empty":
-		poll := jitter(min(c.w.cfg.Poll, longestPoll), 0.5, 1)
+		poll := min(jitter(c.w.cfg.Poll, 0.75, 1.25), longestPoll)
 		if answer.nextDue != nil {
 			poll = min(poll, max(*answer.nextDue, time.Millisecond))
 		}
@@ -179,14 +186,14 @@ func (c *claimer) pause(answer claimAnswer) time.Duration {
 
 // sleep until the time is up, the worker drains, upkeep is due or, if alert, there may be something to claim.
 func (c *claimer) sleep(ctx context.Context, most time.Duration, alert bool) {
-	if until := time.Until(c.recoverAt); alert && until < most {
+	if until := min(time.Until(c.recoverAt), time.Until(c.purgeAt)); alert && until < most {
 		most = max(until, time.Millisecond)
 	}
 	timer := time.NewTimer(most)
 	defer timer.Stop()
-	ready, freed := c.w.ready, c.w.book.freed
+	ready, called, freed := c.w.ready, c.w.called, c.w.book.freed
 	if !alert {
-		ready, freed = nil, nil
+		ready, called, freed = nil, nil, nil
 	} else if c.attend(true); c.w.link.attended.Load() && c.w.link.buffer.count() > 0 {
 		return
 	}
@@ -199,9 +206,13 @@ func (c *claimer) sleep(ctx context.Context, most time.Duration, alert bool) {
 		case <-timer.C:
 		case <-freed:
 			c.woken = false
+		case <-called:
+			c.woken = false
 		case <-c.w.draining:
 		case <-ctx.Done():
 		}
+	case <-called:
+		c.woken = false
 	case <-freed:
 		c.woken = false
 	case <-c.w.draining:
@@ -213,25 +224,25 @@ func (c *claimer) recoverPause() time.Duration {
 	return jitter(min(max(c.w.cfg.Lease/2, 2*time.Second), recoverEvery), 0.5, 1)
 }
 
-// upkeep takes back overdue tasks, also at limit 0 and with every slot busy, and deletes expired ones.
+// upkeep takes back overdue tasks, where no claim has done so for long (with every slot busy), and deletes expired ones.
 func (c *claimer) upkeep(ctx context.Context) error {
-	if time.Now().Before(c.recoverAt) {
-		return nil
-	}
-	c.recoverAt = time.Now().Add(c.recoverPause())
 	limited, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	count, err := c.client.recover(limited)
-	if err != nil {
-		return err
-	}
-	if count > 0 {
-		c.w.log.Info("tasks_recovered", "count", count)
+	if !time.Now().Before(c.recoverAt) {
+		c.recoverAt = time.Now().Add(c.recoverPause())
+		count, err := c.client.recover(limited)
+		if err != nil {
+			return err
+		}
+		if count > 0 {
+			c.w.log.Info("tasks_recovered", "count", count)
+		}
 	}
 	if time.Now().Before(c.purgeAt) {
 		return nil
 	}
-	if count, err = c.client.purge(limited, purgeBatch); err != nil {
+	count, err := c.client.purge(limited, purgeBatch)
+	if err != nil {
 		return err
 	}
 	if count > 0 {

@@ -33,7 +33,7 @@ func (c *claimer) outcomes() (v verb, batch []settlement) {
 // its tasks come with the next one again.
 func (c *claimer) cycle(ctx context.Context, v verb, batch []settlement, free int, held []int64) (claimAnswer, error) {
 	ask := func(slots int, flush bool) statement {
-		return claim(c.w.id, slots, held, c.w.cfg.Lease, c.w.types, flush)
+		return claim(c.w.id, slots, held, c.w.cfg.Lease, c.w.types, flush, c.w.link.number.Load())
 	}
 	if !c.pipelines() {
 		call := ask(free, true)

@@ -24,7 +24,8 @@ type link struct {
 	renewAt   time.Duration
 	closing   bool
 
-	attended atomic.Bool // by the claimer, which writes outcomes along with its next claim
+	number   atomic.Int32 // by which this process is woken alone; 0: it does not listen
+	attended atomic.Bool  // by the claimer, which writes outcomes along with its next claim
 
 	client calls // only run's goroutine touches it
 	done   chan struct{}
@@ -36,7 +37,10 @@ type request struct {
 	reply chan error
 }
 
-const signOfLife = 20 * time.Second
+const (
+	signOfLife = 20 * time.Second
+	sparePause = 5 * time.Millisecond // whoever was called first should have the task by then
+)
 
 func newLink(w *Worker) *link { return &link{w: w, done: make(chan struct{})} }
 
@@ -115,6 +119,7 @@ func (l *link) run(ctx context.Context) {
 			wait.reset()
 			continue
 		}
+		l.number.Store(0)
 		if l.client.conn != nil {
 			closeNow(l.client.conn)
 			l.client.conn = nil
@@ -178,9 +183,11 @@ func (l *link) connect(ctx context.Context) error {
 	}
 	l.client = client
 	if !l.w.cfg.DatabasePooler {
-		if err := client.listen(ctx); err != nil {
+		number, err := client.listen(ctx, l.w.types)
+		if err != nil {
 			return err
 		}
+		l.number.Store(number)
 	}
 	l.mu.Lock()
 	l.renewAt = 0 // at once: nobody knows how long we were away
@@ -192,6 +199,14 @@ func (l *link) connect(ctx context.Context) error {
 func (l *link) notified(_ *pgconn.PgConn, notice *pgconn.Notification) {
 	if strings.HasSuffix(notice.Channel, "_ready") {
 		poke(l.w.ready)
+		return
+	}
+	if strings.Contains(notice.Channel, "_ready_") {
+		if notice.Payload == "spare" {
+			time.AfterFunc(sparePause, func() { poke(l.w.called) })
+			return
+		}
+		poke(l.w.called)
 		return
 	}
 	ours := false

@@ -43,7 +43,8 @@ type Worker struct {
 	upstreams upstreamList
 	media     mediaStore
 	metrics   metrics
-	ready     chan struct{} // there may be something to claim
+	ready     chan struct{} // there may be something to claim: every worker was told
+	called    chan struct{} // the same, and this worker was chosen
 
 	base      context.Context // of every handler
 	draining  chan struct{}
@@ -71,7 +72,7 @@ func newWorker(cfg Config, log *slog.Logger) *Worker {
 	w := &Worker{
 		cfg: cfg, handlers: make(map[string]*registered), log: log,
 		host: host, pid: os.Getpid(), margin: leaseMargin(cfg.Lease), book: newBook(max(cfg.Slots, 1)),
-		ready: make(chan struct{}, 1), draining: make(chan struct{}), atOnce: make(chan struct{}),
+		ready: make(chan struct{}, 1), called: make(chan struct{}, 1), draining: make(chan struct{}), atOnce: make(chan struct{}),
 	}
 	w.id = fmt.Sprintf("%s:%d:%s", host, w.pid, hex.EncodeToString(random[:]))
 	w.state = &databaseState{log: w.log, lost: make(map[string]struct{})}

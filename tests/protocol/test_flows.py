@@ -253,3 +253,38 @@ def test_many_tasks_of_many_flows_in_one_claim(db: Db) -> None:
     got = db.claim("w", 2000)
     assert len(set(got.ids)) == total == len(got.ids)
     assert db.running() == total
+
+
+@pytest.mark.parametrize("count", [20, 90, 300])
+def test_flows_that_have_run_dry_take_nobody_s_place(db: Db, count: int) -> None:
+    db.set_limit(1000)
+    names = [f"dry{i}" for i in range(count)]
+    db.run(
+        "INSERT INTO tasks (task_id, status, task_type, request, tenant)"
+        " SELECT n, 'pending', 'llm', '{}', n FROM unnest(%s::text[]) AS n",
+        names,
+    )
+    while db.claim("w", 100).rows:
+        settle(db)
+    enqueue(db, 30, "big", tenant="big")
+    held = db.claim("w", 10).tokens
+    assert len(held) == 10
+    assert db.value(f"{DIRECTORY} WHERE tenant LIKE 'dry%%'") == count, "as long as they are fresh"
+    for _ in range(10):  # one slot comes free at a time, and the dry ones run less than any other
+        db.no_sweep()
+        answer = db.claim("w", 1, held)
+        assert tenants(db, answer.ids) == {"big": 1}
+        held += answer.tokens
+
+
+def test_run_it_now_keeps_what_was_paid(db: Db) -> None:
+    db.enqueue("video", options='{"delay_seconds": 3600}')
+    db.run("UPDATE tasks SET run_at = NULL WHERE task_id = 'video'")
+    (pair,) = db.claim().pairs
+    db.run("SELECT intend(%s, %s, '{}', false)", *pair)
+    db.run('SELECT save_operation(%s, %s, \'{"name": "op"}\')', *pair)
+    db.release(pair, delay=3600)
+    assert db.claim("v").outcome == "empty"
+    db.run("UPDATE tasks SET run_at = NULL WHERE task_id = 'video'")
+    (row,) = db.claim("v").rows
+    assert row["paid"]["operation"] == {"name": "op"}

@@ -93,14 +93,16 @@ class Db:
         held: Sequence[int] = (),
         lease: float = 60,
         types: Sequence[str] | None = ("llm",),
+        listener: int | None = None,
     ) -> Answer:
         rows = self.run(
-            "SELECT * FROM claim(%s, %s, %s, %s * interval '1 second', %s)",
+            "SELECT * FROM claim(%s, %s, %s, %s * interval '1 second', %s, p_listener => %s)",
             worker,
             slots,
             list(held),
             lease,
             None if types is None else list(types),
+            listener,
         )
         if rows[0]["task_id"] is None:
             return Answer(rows[0]["outcome"], [], rows[0]["next_due"])

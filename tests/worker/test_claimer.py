@@ -30,13 +30,20 @@ class WatchedCalls(Calls):
         self.unreadable = 0
 
     async def claim(
-        self, worker_id: str, slots: int, held: Sequence[int], lease: float, types: Sequence[str] | None
+        self,
+        worker_id: str,
+        slots: int,
+        held: Sequence[int],
+        lease: float,
+        types: Sequence[str] | None,
+        *,
+        listener: int | None = None,
     ) -> ClaimAnswer:
         self.asked.append(slots)
         if self.unreadable:
             self.unreadable -= 1
             raise OverflowError("date value out of range")
-        answer = await super().claim(worker_id, slots, held, lease, types)
+        answer = await super().claim(worker_id, slots, held, lease, types, listener=listener)
         delay, self.delay = self.delay, 0.0
         await asyncio.sleep(delay)
         if answer.tasks and self.lose:

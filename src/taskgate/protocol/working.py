@@ -39,21 +39,32 @@ class WorkerCalls(Session):
         await self._db.execute(f"SELECT {self._f}.forget_worker($1)", worker_id)
 
     async def claim(
-        self, worker_id: str, slots: int, held: Sequence[int], lease: float, types: Sequence[str] | None
+        self,
+        worker_id: str,
+        slots: int,
+        held: Sequence[int],
+        lease: float,
+        types: Sequence[str] | None,
+        *,
+        listener: int | None = None,
     ) -> ClaimAnswer:
         """Claim up to `slots` tasks for `lease` seconds. `held` are the tokens this process holds already.
+
+        `listener` is what `listen_alone` answered on the connection that listens for this process, 0 while there is
+        none; None for one that listens on the channel of all.
 
         A token counts as held until the answer to its complete, fail or release is there. Large bodies come in
         a second round trip; when that fails, the next claim has the same tasks again.
         """
         rows = await self._db.fetch(
-            f"SELECT * FROM {self._f}.claim($1, $2, $3, $4, $5, $6)",
+            f"SELECT * FROM {self._f}.claim($1, $2, $3, $4, $5, $6, p_listener => $7)",
             worker_id,
             slots,
             list(held),
             timedelta(seconds=lease),
             None if types is None else list(types),
             INLINE_BYTES,
+            listener,
         )
         if rows[0]["task_id"] is None:
             return ClaimAnswer(rows[0]["outcome"], [], seconds(rows[0]["next_due"]))
@@ -92,6 +103,19 @@ class WorkerCalls(Session):
             ],
             None,
         )
+
+    async def listen_alone(self, types: Sequence[str] | None) -> int:
+        """Listen on a channel of this connection's own, for a worker that serves `types`; its number, for `claim`."""
+        number: int = await self._db.fetchval(f"SELECT {self._f}.listen_alone($1)", types and list(types))
+        return number
+
+    def own_channel(self, number: int) -> str:
+        """Where `listen_alone` listens."""
+        return f"{self._f}_ready_{number}"
+
+    async def be_busy(self) -> None:
+        """The process that claims by this connection shall not be woken any more."""
+        await self._db.execute(f"SELECT {self._f}.be_idle(NULL)")
 
     async def renew(
         self, worker_id: str, held: Sequence[tuple[str, int]], lease: float, *, draining: bool = False

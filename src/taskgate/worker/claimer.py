@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -27,6 +29,7 @@ FULL_SECONDS = (0.2, 1.5)
 """After "full" and "limited": from and to, doubling. Room that nobody else can use notifies; this finds the rest."""
 FULL_PAUSE = 0.1
 """After "full" notifications are heeded after this much, since most of them tell of inserts."""
+BE_BUSY_SECONDS = 0.5
 PARTIAL_SECONDS = 0.01
 """After a claim that brought fewer than asked: what was free is used up, more may come at once."""
 MIN_SHARE = 100
@@ -44,7 +47,9 @@ to the second, so that a large fleet need not be woken in vain by hundreds of ta
 
 
 class Claimer:
-    """Claims for `runner`. `wake()` when a slot was freed, `notified()` when tasks may have come or the limit moved."""
+    """Claims for `runner`. `wake()` when a slot was freed, `notified()` when tasks may have come or the limit moved,
+    `called()` when tasks came and this process was chosen to take them.
+    """
 
     def __init__(
         self, calls: Calls, worker_id: str, types: list[str], lease: float, poll_seconds: float, runner: Runner
@@ -66,6 +71,9 @@ class Claimer:
         self._unsure = Backoff(0.01, 1.0)
         self._spread = 0.0
         self._roused = False  # the claim was caused by a notification
+        self._called = False
+        self.listens_by: Callable[[], int] = lambda: 0
+        """The number by which this process is woken alone; 0 while it hears nothing."""
         self._say_claimed: bool = log.is_enabled_for(logging.DEBUG)
         self.claimed = 0
         """Tasks claimed so far."""
@@ -79,6 +87,11 @@ class Claimer:
         """The database says that there may be something to claim."""
         self._notified.set()
         self._anything.set()
+
+    def called(self) -> None:
+        """The same, and nobody else was told, so there is no need to make way."""
+        self._called = True
+        self.notified()
 
     def stop(self) -> None:
         """Claim no more: `work` returns after the claim under way."""
@@ -97,11 +110,12 @@ class Claimer:
                 continue
             self._slot_freed.clear()
             self._notified.clear()
+            self._called = False
             self._anything.clear()
             sent = now()
             try:
                 answer = await self._calls.claim(
-                    self._worker_id, free, list(self._runner.runs), self._lease, self._types
+                    self._worker_id, free, list(self._runner.runs), self._lease, self._types, listener=self.listens_by()
                 )
             except SchemaMismatch:
                 raise
@@ -117,6 +131,9 @@ class Claimer:
             self._trouble.reset()
             self._last_error = ""
             await self._use(answer, free, sent)
+        with contextlib.suppress(*TROUBLE, asyncpg.PostgresError):  # else it may be woken in others' stead
+            async with asyncio.timeout(BE_BUSY_SECONDS):
+                await self._calls.be_busy()
 
     async def _use(self, answer: ClaimAnswer, free: int, sent: float) -> None:
         notified, self._roused = self._roused, False
@@ -173,7 +190,7 @@ class Claimer:
 
     async def _wait_for_news(self, seconds: float) -> None:
         """Until a slot is freed, at once; or somewhere in the spread after a notification that woke the whole fleet."""
-        if await self._wait(seconds) and not self._slot_freed.is_set():
+        if await self._wait(seconds) and not (self._slot_freed.is_set() or self._called):
             self._roused = True
             await self._wait(random.uniform(0.0, self._spread), notifications=False)
 

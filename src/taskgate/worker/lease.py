@@ -35,7 +35,7 @@ SIGN_OF_LIFE_SECONDS = 20.0
 
 
 class LeaseKeeper:
-    """`runs` is the runner's table; `stop(run, reason)` and `notified()` are called on the worker's loop."""
+    """`runs` is the runner's table; `stop(run, reason)`, `notified()`, `called()` are called on the worker's loop."""
 
     def __init__(
         self,
@@ -44,8 +44,10 @@ class LeaseKeeper:
         lease: float,
         runs: dict[int, Run],
         *,
+        types: list[str],
         stop: Callable[[Run, str], None],
         notified: Callable[[], None],
+        called: Callable[[], None],
         state: DatabaseState,
     ) -> None:
         self._database = database
@@ -54,15 +56,21 @@ class LeaseKeeper:
         self._margin = lease_margin(lease)
         self._runs = runs
         self._stop_run = stop
-        self._notified = notified
         self._state = state
         self._worker_loop = asyncio.get_running_loop()
+        self._listener = Listener(self._worker_loop, types, database.schema, ready=notified, called=called,
+                                  cancelled=self._check_soon)  # fmt: skip
         self._draining = False
         self._ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._poke: asyncio.Event | None = None
         self._check: set[str] = set()
         self._thread = threading.Thread(target=self._in_thread, name="lease-keeper", daemon=True)
+
+    @property
+    def listens_by(self) -> int:
+        """The number by which this process is woken alone; 0 while it hears nothing."""
+        return self._listener.number
 
     def start(self) -> None:
         self._thread.start()
@@ -99,12 +107,10 @@ class LeaseKeeper:
     async def _keep(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._poke = asyncio.Event()
-        listener = Listener(self._worker_loop, ready=self._notified, cancelled=self._check_soon)
         timeout = min(10.0, max(0.5, self._lease / 4))
         link = Link(self._database, "taskgate worker leases", timeout=timeout, state=self._state,
-                    on_connect=None if self._database.pooler else listener.attach)  # fmt: skip
+                    on_connect=None if self._database.pooler else self._listener.attach)  # fmt: skip
         calls = Calls(link, self._database.schema)
-        listener.calls = calls
         watch = asyncio.create_task(kept_going("lease watch", self._watch))
         try:
             await self._renew_for_ever(calls)

@@ -1,7 +1,8 @@
 -- Directory and notifications. Nobody depends on the latter: every waiter polls as well.
 
--- Says that tasks came to these flows: enters those in the directory that are not in it, and tells idle workers, if
--- any waits for it. Call it in the transaction that wrote the tasks.
+-- Says that p_tasks tasks came to these flows: enters those in the directory that are not in it, and tells idle workers,
+-- if any waits for it: all of them where one has no channel of its own, else as many as there are tasks, and one more.
+-- (A few, of many tasks: a worker that leaves some over wakes others.) Call it in the transaction that wrote the tasks.
 --
 -- Why no flow is lost: an entry is deleted only by a claim that holds lock_key() + 1 exclusively, until its commit,
 -- and finds nothing pending. Here the lock is taken first, and the directory read in a later statement, so with a
@@ -9,7 +10,7 @@
 -- comes later, it comes after our commit, and sees our task. (Two writers that enter the same flow at once do not see
 -- each other, and do not wait for each other: doubles are harmless.) The same lock tells a worker that goes idle that
 -- no insert that skipped its notification is still uncommitted.
-CREATE OR REPLACE FUNCTION announce_ready(p_flows flows[]) RETURNS void
+CREATE OR REPLACE FUNCTION announce_ready(p_flows flows[], p_tasks integer DEFAULT 1) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
@@ -19,8 +20,10 @@ BEGIN
     FROM unnest(p_flows) AS f
     WHERE NOT EXISTS (SELECT FROM flows d WHERE d.id = f.id)
        OR current_setting('transaction_isolation') <> 'read committed';  -- there the snapshot is older than the lock
-    IF (SELECT last_value FROM waiting_workers_until) > epoch_ms(clock_timestamp()) THEN
+    IF pg_sequence_last_value('waiting_workers_until') > epoch_ms(clock_timestamp()) THEN
         PERFORM pg_notify(current_schema() || '_ready', '');
+    ELSIF pg_sequence_last_value('waiting_listeners_until') > epoch_ms(clock_timestamp()) THEN
+        PERFORM wake_idle(ARRAY(SELECT DISTINCT f.task_type FROM unnest(p_flows) AS f), least(p_tasks, 8));
     END IF;
 END $$;
 
@@ -28,7 +31,7 @@ END $$;
 CREATE OR REPLACE FUNCTION announce_tasks(p_ids text[]) RETURNS void
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
-    SELECT announce_ready(array_agg(ROW (d.flow, d.task_type, d.priority, d.tenant, d.upstream, d.model, d.since)::flows))
+    SELECT announce_ready(array_agg(ROW (d.flow, d.task_type, d.priority, d.tenant, d.upstream, d.model, d.since)::flows), cardinality(p_ids))
     FROM (SELECT DISTINCT t.flow, t.task_type, t.priority, t.tenant, t.upstream, t.model, NULL::timestamptz AS since
           FROM tasks t WHERE t.task_id = ANY (p_ids) AND t.status || '' = 'pending' AND t.flow IS NOT NULL) AS d
     HAVING count(*) > 0
@@ -38,7 +41,7 @@ $$;
 CREATE OR REPLACE FUNCTION announce_room() RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    IF (SELECT last_value FROM waiting_room_until) > epoch_ms(clock_timestamp()) THEN
+    IF pg_sequence_last_value('waiting_room_until') > epoch_ms(clock_timestamp()) THEN
         PERFORM pg_notify(current_schema() || '_ready', '');
     END IF;
 END $$;
@@ -47,7 +50,7 @@ END $$;
 CREATE OR REPLACE FUNCTION announce_done(p_ids text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 BEGIN
-    IF p_ids IS NULL OR (SELECT last_value FROM waiting_clients_until) <= epoch_ms(clock_timestamp()) THEN
+    IF p_ids IS NULL OR coalesce(pg_sequence_last_value('waiting_clients_until'), 0) <= epoch_ms(clock_timestamp()) THEN
         RETURN;
     END IF;
     PERFORM pg_notify(current_schema() || '_done', string_agg(i.id, ','))

@@ -15,18 +15,20 @@
 -- p_flush false: the commit, which must be of this call alone, does not wait for the disk, so that the lock is free at
 -- once; the answer counts only after flush(), next on the same session. A crash before it undoes the claim and all
 -- that was committed on top of it, since that is behind it in the log.
+-- p_listener: the number that listen_alone gave to this process's listening session, while it lives: an idle process is
+-- then woken alone, on its own channel. NULL: it listens on the channel of all. 0: it hears nothing.
 -- next_due: when the next delayed task of these types falls due, or a limit lets one through, from now, where known.
 -- paid: the last attempt that said it would send a paid call (see intend): intent_at, operation, account, token.
 CREATE OR REPLACE FUNCTION claim(
     p_worker text, p_slots integer, p_held bigint[] DEFAULT '{}', p_lease interval DEFAULT interval '60 seconds',
-    p_types text[] DEFAULT NULL, p_inline_bytes integer DEFAULT NULL, p_flush boolean DEFAULT true
+    p_types text[] DEFAULT NULL, p_inline_bytes integer DEFAULT NULL, p_flush boolean DEFAULT true, p_listener integer DEFAULT NULL
 ) RETURNS TABLE (
     outcome text, next_due interval, task_id text, token bigint, task_type text, request text, attempt integer,
     max_attempts integer, timeout_seconds double precision, tenant text, metadata jsonb, checkpoint jsonb,
     traceparent text, waited interval, upstream text, model text, paid jsonb
 )
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     n timestamptz;
@@ -45,6 +47,8 @@ DECLARE
     reserved token_reservations[];
     verdict text := 'full';
     passes_on boolean := false;
+    seated boolean;
+    idle integer;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'claim needs READ COMMITTED, this transaction is %', current_setting('transaction_isolation')
@@ -74,7 +78,7 @@ BEGIN
     END IF;
 
     n := clock_timestamp();  -- not now(): the transaction began before the wait
-    SELECT * INTO r FROM running_now(p_worker, held, n, last_ledger());
+    SELECT * INTO r FROM running_now(p_worker, held, n);
     l := r.ledger;
     alive := r.alive;
     mine := r.mine;
@@ -124,8 +128,13 @@ BEGIN
     IF verdict IN ('empty', 'limited') AND again IS NULL THEN
         -- Going idle. From here on inserts shall notify; then look once more, if no insert is under way that
         -- did not see this. (A sequence: visible at once to every transaction.)
-        PERFORM wait_until('waiting_workers_until', n + interval '1 minute');
-        IF pg_try_advisory_xact_lock(lock_key() + 1) THEN
+        seated := be_idle(nullif(p_listener, 0));
+        IF p_listener IS NULL THEN
+            PERFORM wait_until('waiting_workers_until', n + interval '1 minute');
+        ELSIF p_listener <> 0 THEN
+            PERFORM wait_until('waiting_listeners_until', n + interval '1 minute');
+        END IF;
+        IF seated AND pg_try_advisory_xact_lock(lock_key() + 1) THEN
             IF l.sweep_cost < interval '20 milliseconds' THEN
                 -- without marks, while that is cheap: nothing that committed late shall wait for the next sweep
                 l.flows := '{}';
@@ -148,11 +157,16 @@ BEGIN
         n := got.started;
         l := got.ledger;
         -- Whoever frees a slot claims next. What it cannot use of the room, others may: those that wait at a limit.
-        passes_on := cardinality(alive) < l.ran AND room > coalesce(cardinality(taken), 0)
-            AND (got.left_over OR EXISTS (SELECT FROM flows f WHERE NOT f.task_type = ANY (types)));
-        IF passes_on THEN
-            PERFORM announce_room();
+        IF cardinality(alive) < l.ran AND room > coalesce(cardinality(taken), 0) THEN
+            passes_on := got.left_over OR EXISTS (SELECT FROM flows f WHERE NOT f.task_type = ANY (types));
+            IF passes_on THEN
+                PERFORM announce_room();
+            END IF;
         END IF;
+    END IF;
+    idle := CASE WHEN free > coalesce(cardinality(taken), 0) THEN nullif(p_listener, 0) END;
+    IF idle IS DISTINCT FROM nullif(current_setting('taskgate.idle', true), '')::integer THEN
+        PERFORM be_idle(idle);
     END IF;
     IF r.swept OR taken IS NOT NULL OR passes_on OR l.buckets <> (r.ledger).buckets THEN
         PERFORM write_ledger(l, alive, cardinality(alive) + coalesce(cardinality(taken), 0));
@@ -204,6 +218,14 @@ BEGIN
         FROM won
     ) AS b
     ORDER BY b.ord;
+    IF free > 0 THEN
+        -- A few were woken for many tasks: they wake the others.
+        IF got.left_over AND room > cardinality(taken) AND pg_sequence_last_value('waiting_listeners_until') > epoch_ms(n) THEN
+            IF any_ready(types, l) THEN
+                PERFORM wake_idle(types, 1);
+            END IF;
+        END IF;
+    END IF;
     IF reserved IS NOT NULL THEN
         INSERT INTO token_reservations (token, task_id, groups, amounts)
         SELECT t.claim_token, g.task_id, g.groups, g.amounts FROM unnest(reserved) AS g JOIN tasks t ON t.task_id = g.task_id;
@@ -215,7 +237,7 @@ CREATE OR REPLACE FUNCTION wait_until(p_flag regclass, p_until timestamptz) RETU
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE before bigint := pg_sequence_last_value(p_flag);
 BEGIN
-    IF before IS NULL OR before < epoch_ms(p_until) THEN
+    IF before IS NULL OR before < epoch_ms(p_until) - 10000 THEN  -- it costs a write
         PERFORM setval(p_flag, epoch_ms(p_until));
     END IF;
 END $$;

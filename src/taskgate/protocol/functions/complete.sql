@@ -8,7 +8,6 @@ SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off 
 #variable_conflict use_column
 DECLARE
     n timestamptz := clock_timestamp();
-    ttl interval := (SELECT s.result_ttl FROM settings s);
     rows_at tid[];
     done text[];
     cancelled text[];
@@ -25,7 +24,7 @@ BEGIN
             error = CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' END,
             error_code = CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' END,
             error_info = NULL, settled_token = t.claim_token, locked_until = NULL, updated_at = n, finished_at = n,
-            expires_at = n + ttl
+            expires_at = n + (SELECT s.result_ttl FROM settings s)
         FROM unnest(p_ids, p_tokens, p_results) AS g (id, token, result)
         WHERE t.ctid = ANY (rows_at) AND t.task_id = g.id AND t.claim_token = g.token AND t.status || '' = 'running'
         RETURNING t.task_id, t.cancel_requested_at
@@ -40,7 +39,7 @@ BEGIN
         SET finished_at = excluded.finished_at, outcome = excluded.outcome, error = excluded.error,
             error_code = excluded.error_code, attempt = excluded.attempt;
     END IF;
-    IF (SELECT last_value FROM waiting_clients_until) > epoch_ms(n) THEN
+    IF pg_sequence_last_value('waiting_clients_until') > epoch_ms(n) THEN
         PERFORM announce_done(done);
     END IF;
     IF cardinality(done) = cardinality(p_ids) THEN

@@ -55,7 +55,7 @@ BEGIN
                   WHERE put.flow IS NOT NULL) AS d)
     INTO written, came_to;
     IF came_to IS NOT NULL THEN
-        PERFORM announce_ready(came_to);
+        PERFORM announce_ready(came_to, cardinality(written));
     END IF;
     IF cardinality(written) = cardinality(ids) THEN
         RETURN QUERY SELECT u.id, 'done' FROM unnest(ids) WITH ORDINALITY AS u (id, ord) ORDER BY u.ord;

@@ -107,3 +107,15 @@ END $$;
 CREATE OR REPLACE TRIGGER tasks_request_changed BEFORE UPDATE OF request ON tasks FOR EACH ROW
     WHEN (NEW.request IS DISTINCT FROM OLD.request AND NEW.request_raw::text IS NOT DISTINCT FROM OLD.request_raw::text)
     EXECUTE FUNCTION tasks_request_changed();
+
+-- "Run it now" is a time that has come, not none: by its run_at claim knows what was started before, and may have been paid for.
+CREATE OR REPLACE FUNCTION tasks_run_now() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.run_at := clock_timestamp();
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE TRIGGER tasks_run_now BEFORE UPDATE OF run_at ON tasks FOR EACH ROW
+    WHEN (NEW.run_at IS NULL AND OLD.run_at IS NOT NULL AND NEW.status = 'pending' AND OLD.status = 'pending')
+    EXECUTE FUNCTION tasks_run_now();

@@ -1,6 +1,6 @@
 -- Reading and writing the claim ledger; the caller holds the claim lock.
 CREATE OR REPLACE FUNCTION last_ledger() RETURNS claim_ledger
-LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql STABLE AS $$
 DECLARE l claim_ledger;
 BEGIN
     SELECT * INTO l FROM claim_ledger ORDER BY id DESC LIMIT 1;
@@ -13,7 +13,7 @@ END $$;
 -- p_live: every token that may be running (one too many costs a look-up, one too few the limit), except those that are
 -- given out from here on, which are above max_token. p_ran: how many run when the caller is done.
 CREATE OR REPLACE FUNCTION write_ledger(p_ledger claim_ledger, p_live bigint[], p_ran integer) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE written bigint;
 BEGIN
     INSERT INTO claim_ledger (max_token, live, ran, flows, marks, due_marks, aged, ages, buckets, swept_at, sweep_cost)
@@ -31,13 +31,8 @@ END $$;
 -- most), each with its marks; a mark of a flow that was there goes up, never down.
 CREATE OR REPLACE FUNCTION touch_flows(p_ledger claim_ledger, p_flows bigint[], p_seqs bigint[], p_dues timestamptz[])
 RETURNS claim_ledger
-LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    IF cardinality(p_flows) = 1 AND p_ledger.flows[1] = p_flows[1] THEN  -- as nearly always
-        p_ledger.marks[1] := greatest(p_ledger.marks[1], p_seqs[1]);
-        p_ledger.due_marks[1] := greatest(p_ledger.due_marks[1], p_dues[1]);
-        RETURN p_ledger;
-    END IF;
     SELECT array_agg(k.flow ORDER BY k.ord), array_agg(k.mark ORDER BY k.ord), array_agg(k.due_mark ORDER BY k.ord)
     INTO p_ledger.flows, p_ledger.marks, p_ledger.due_marks
     FROM (

@@ -6,8 +6,7 @@ CREATE OR REPLACE FUNCTION pick(
     p_flows bigint[], p_quotas integer[], p_skips integer[], p_now timestamptz, p_ledger claim_ledger,
     OUT rows_at tid[], OUT counts integer[], OUT seqs bigint[], OUT dues timestamptz[]
 )
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     seq_slack constant integer := 500;
     due_slack constant interval := '5 seconds';

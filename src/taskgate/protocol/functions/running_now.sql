@@ -1,22 +1,23 @@
 -- What runs at this moment, by the marks of the last ledger row: tokens that were live then (point look-ups)
 -- and tokens given out since. Exact for every claim made under the lock, because tokens are given out under
 -- it. A full sweep now and then finds what came about without the lock, and sets the marks anew.
--- The caller holds the claim lock.
+-- The caller holds the claim lock, and has set how queries are planned, for the functions that it calls as well.
 --
 -- Each query of this table says its condition in the words of ONE index (see 0003_indexes.sql): which index
 -- serves it must not depend on statistics, which are wrong whenever a queue fills or drains.
 CREATE OR REPLACE FUNCTION running_now(
     p_worker text, p_held bigint[], p_now timestamptz,
-    INOUT ledger claim_ledger, OUT swept boolean, OUT alive bigint[], OUT overdue bigint[], OUT mine bigint[]
+    OUT ledger claim_ledger, OUT swept boolean, OUT alive bigint[], OUT overdue bigint[], OUT mine bigint[]
 )
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     -- A frozen worker stops itself by its lease; recovery waits this much longer than the lease.
     margin constant interval := '1 second';
-    pause constant interval := least(greatest(interval '1 second', ledger.sweep_cost * 20), interval '1 minute');
+    pause interval;
     begun timestamptz;
 BEGIN
+    ledger := last_ledger();
+    pause := least(greatest(interval '1 second', ledger.sweep_cost * 20), interval '1 minute');
     swept := (p_now BETWEEN ledger.swept_at AND ledger.swept_at + pause) IS NOT TRUE;  -- clocks can step back
     IF swept THEN
         begun := clock_timestamp();

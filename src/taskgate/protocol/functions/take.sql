@@ -11,8 +11,7 @@ CREATE OR REPLACE FUNCTION take(
     INOUT ledger claim_ledger, OUT rows_at tid[], OUT verdict text, OUT left_over boolean, OUT wait interval,
     OUT reserved token_reservations[], OUT started timestamptz
 )
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     only_one bigint;
     limited boolean;
@@ -36,7 +35,12 @@ BEGIN
     started := p_now;
     verdict := CASE WHEN rows_at IS NULL THEN 'empty' ELSE 'claimed' END;
     left_over := got.counts[1] = p_free;
-    IF rows_at IS NOT NULL THEN
+    IF rows_at IS NULL THEN
+        RETURN;
+    ELSIF ledger.flows[1] = only_one THEN  -- as nearly always
+        ledger.marks[1] := greatest(ledger.marks[1], got.seqs[1]);
+        ledger.due_marks[1] := greatest(ledger.due_marks[1], got.dues[1]);
+    ELSE
         ledger := touch_flows(ledger, ARRAY[only_one], got.seqs, got.dues);
     END IF;
 END $$;
@@ -55,5 +59,20 @@ BEGIN
               AND t.flow = f.id AND t.run_at > p_now
             ORDER BY t.run_at LIMIT 1
         ) AS due
+    );
+END $$;
+
+-- Whether more first arrivals of these types wait, as far as the first 64 flows tell. The caller holds the claim lock.
+CREATE OR REPLACE FUNCTION any_ready(p_types text[], p_ledger claim_ledger) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM (SELECT f.id FROM flows f WHERE f.task_type = ANY (p_types) LIMIT 64) AS f
+        CROSS JOIN LATERAL (
+            SELECT FROM tasks t
+            WHERE t.status = 'pending' AND t.run_at IS NULL AND num_nulls(t.task_type, t.request) = 0 AND t.flow = f.id
+              AND t.seq >= coalesce(p_ledger.marks[array_position(p_ledger.flows, f.id)], -9223372036854775808)
+            ORDER BY t.seq LIMIT 1
+        ) AS t
     );
 END $$;

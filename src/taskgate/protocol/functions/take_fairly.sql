@@ -38,6 +38,8 @@ DECLARE
     seqs bigint[] := '{}';
     dues timestamptz[] := '{}';
     hit_limit boolean := false;
+    some_dry boolean := false;
+    sifted boolean := false;
 BEGIN
     IF p_limited THEN
         running := running_groups(p_alive);
@@ -50,7 +52,7 @@ BEGIN
         SELECT NULL::text[] AS scopes, NULL::text[] AS names, NULL::double precision[] AS waits,
                '{}'::text[] AS types, '{}'::text[] AS models, '{}'::text[] AS upstreams, '{}'::text[] AS tenants INTO full_;
     END IF;
-    SELECT * INTO f FROM line_up(p_free, p_types, ledger, (random() * 1.8e19 - 9e18)::bigint,
+    SELECT * INTO f FROM line_up(p_free, p_types, p_now, ledger, (random() * 1.8e19 - 9e18)::bigint,
                                  full_.types, full_.models, full_.upstreams, full_.tenants);
     left_over := false;
     started := p_now;
@@ -112,6 +114,7 @@ BEGIN
                 n := hit.counts[i];
                 IF n < quotas[i] THEN
                     is_open[at] := false;
+                    some_dry := some_dry OR n = 0;
                 END IF;
                 IF p_limited THEN
                     IF n > 0 AND num_nonnulls(tokens[g.room_at[1][at]], tokens[g.room_at[2][at]],
@@ -149,6 +152,10 @@ BEGIN
                 seqs := hit.seqs[i] || seqs;
                 dues := hit.dues[i] || dues;
             END LOOP;
+            IF some_dry AND NOT sifted AND free > 0 THEN
+                sifted := true;
+                is_open := have_tasks(f.ids, is_open, p_now, ledger);
+            END IF;
         END LOOP;
     END IF;
     FOR i IN 1 .. coalesce(cardinality(is_open), 0) LOOP
@@ -173,7 +180,7 @@ BEGIN
                     'requests', g.requests[i] - starts[i], 'tokens', tokens[i], 'at', extract(epoch FROM p_now)));
             END IF;
         END LOOP;
-    ELSIF f.more THEN
+    ELSIF f.more OR true = ANY (is_open) THEN
         verdict := 'unsure';
     ELSE
         verdict := CASE WHEN hit_limit THEN 'limited' ELSE 'empty' END;
