@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 POOL_SIZE = 10
 COMMAND_SECONDS = 10.0
-BULK_LANES, BULK_LANE_SECONDS = 2, 30.0
+BULK_LANES, BULK_LANE_SECONDS = 2, 6.0
 """Long transactions at once, so that they never hold all connections; others wait so long for their turn."""
 BULK_REFUSAL = "Too many bodies of many tasks are being written; nothing of this one was. Send it again later."
 ACTION_LANES = 3
