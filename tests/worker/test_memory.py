@@ -36,7 +36,7 @@ async def test_idle_and_with_20_calls_running(table: Table, start_worker: Callab
         await worker.event("worker_started")
 
         async def has_claimed() -> bool:
-            return bool(await table.sql.fetchval("SELECT last_value > 1 FROM taskgate.waiting_workers_until"))
+            return bool(await table.sql.fetchval("SELECT last_value > 1 FROM taskgate.waiting_listeners_until"))
 
         await eventually("an idle claim", has_claimed)
         idle = resident(worker.pid)
