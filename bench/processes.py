@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import subprocess
 import sys
@@ -131,11 +130,6 @@ def request(url: str, method: str, path: str, body: bytes = b"", media_type: str
     if answer.status >= 500 and path != "/healthz":
         raise RuntimeError(f"{method} {path}: {answer.status} {found[:500].decode(errors='replace')}")
     return found
-
-
-def json_request(url: str, method: str, path: str, value: object = None) -> dict[str, object]:
-    answer: dict[str, object] = json.loads(request(url, method, path, json.dumps(value).encode() if value else b""))
-    return answer
 
 
 def memory(pid: int, field: str = "VmRSS") -> float:

@@ -103,9 +103,8 @@ func TestACycleWhoseAnswersAreLost(t *testing.T) {
 	}
 }
 
-func TestATaskWhoseSlotDidNotComeFreeIsGivenBack(t *testing.T) {
-	dsn := testdb.New(t)
-	r, c, ended := cycling(t, dsn, dsn)
+// holdFirst is somebody's open transaction, until the test ends, that keeps the outcome of `first` from being written.
+func holdFirst(t *testing.T, dsn string) {
 	tx, err := testdb.Connect(t, dsn).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -113,6 +112,12 @@ func TestATaskWhoseSlotDidNotComeFreeIsGivenBack(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "SELECT FROM tasks WHERE task_id = 'first' FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestATaskWhoseSlotDidNotComeFreeIsGivenBack(t *testing.T) {
+	dsn := testdb.New(t)
+	r, c, ended := cycling(t, dsn, dsn)
+	holdFirst(t, dsn)
 	found := r.cycle(c, verbComplete, []settlement{ended})
 	if len(found.tasks) != 1 {
 		t.Fatalf("%+v", found)
@@ -129,13 +134,7 @@ func TestATaskWhoseSlotDidNotComeFreeIsGivenBack(t *testing.T) {
 func TestAnOutcomeIsWrittenAlsoWithNoSlotFree(t *testing.T) {
 	dsn := testdb.New(t)
 	r, c, ended := cycling(t, dsn, dsn)
-	tx, err := testdb.Connect(t, dsn).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), "SELECT FROM tasks WHERE task_id = 'first' FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
+	holdFirst(t, dsn)
 	c.start(r.cycle(c, verbComplete, []settlement{ended}).tasks, now()) // one slot, two tasks: the second goes back
 	c.recoverAt, c.purgeAt = time.Now().Add(time.Hour), time.Now().Add(time.Hour)
 	if _, err := c.step(t.Context()); err != nil {

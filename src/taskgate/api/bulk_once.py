@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
-import asyncpg
-
 from taskgate.api.context import Context
-from taskgate.api.idempotency import mark_of, mismatch, unavailable_with_key
+from taskgate.api.idempotency import as_problems, mark_of, mismatch
 from taskgate.api.options import RESERVED
 from taskgate.api.problems import invalid
-from taskgate.api.rows import ROW_ERRORS, given_up, refused
 from taskgate.fingerprint import of_all
 from taskgate.protocol.calls import Calls, NewTask
-from taskgate.protocol.connect import DATABASE_ERRORS
 
 Write = Callable[[Calls, list[NewTask]], Awaitable[None]]
 
@@ -40,24 +36,17 @@ async def submit_many_once(
     marks = await context.beside(
         lambda _: [mark_of(task, index in brought) for index, task in _wanted(tasks, keys)], b""
     )
-    try:
-        async with (
-            context.bulk_lanes.turn(tenant, key),
-            context.pool.acquire() as connection,
-            connection.transaction(),
-        ):
-            calls = Calls(connection, context.database.schema)
-            if key is not None:
-                made, replayed = await _whole(calls, tenant, tasks, key, of_all(marks), write)
-            else:
-                made, replayed = await _some(calls, tenant, tasks, keys, dict(zip(keys, marks, strict=True)), write)
-    except DATABASE_ERRORS as error:
-        context.state.lost(error)
-        raise unavailable_with_key() from None
-    except ROW_ERRORS as error:
-        raise refused(error) from None
-    except asyncpg.PostgresError as error:
-        raise await given_up(context, error, None) from None
+    async with (
+        as_problems(context),
+        context.bulk_lanes.turn(tenant, key),
+        context.pool.acquire() as connection,
+        connection.transaction(),
+    ):
+        calls = Calls(connection, context.database.schema)
+        if key is not None:
+            made, replayed = await _whole(calls, tenant, tasks, key, of_all(marks), write)
+        else:
+            made, replayed = await _some(calls, tenant, tasks, keys, dict(zip(keys, marks, strict=True)), write)
     parts = (b'{"task_id":"%b","status":"%b"}' % (task_id.encode(), status.encode()) for task_id, status in made)
     return b"[" + b",".join(parts) + b"]\n", replayed
 

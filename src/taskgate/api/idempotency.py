@@ -7,7 +7,8 @@ as the task's row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import asyncpg
 import msgspec
@@ -73,14 +74,11 @@ def mismatch(places: Sequence[str]) -> Problem:
     )  # fmt: skip
 
 
-async def write_once(context: Context, tenant: str, task: NewTask, own_id: bool, key: str) -> tuple[str, str]:
-    """The task's id once it is committed, and its status if the key stood for it already. Raises Problem."""
-    mark = mark_of(task, own_id)
+@asynccontextmanager
+async def as_problems(context: Context) -> AsyncIterator[None]:
+    """What the database says of a submission under a key, told to its client. Raises Problem."""
     try:
-        try:
-            task_id, outcome, status = await context.calls.enqueue_once(task, key, mark, tenant=tenant)
-        except DATABASE_ERRORS:  # committed or not: once more makes it certain
-            task_id, outcome, status = await context.calls.enqueue_once(task, key, mark, tenant=tenant)
+        yield
     except DATABASE_ERRORS as error:
         context.state.lost(error)
         raise unavailable_with_key() from None
@@ -88,6 +86,16 @@ async def write_once(context: Context, tenant: str, task: NewTask, own_id: bool,
         raise refused(error) from None
     except asyncpg.PostgresError as error:
         raise await given_up(context, error, None) from None
+
+
+async def write_once(context: Context, tenant: str, task: NewTask, own_id: bool, key: str) -> tuple[str, str]:
+    """The task's id once it is committed, and its status if the key stood for it already. Raises Problem."""
+    mark = mark_of(task, own_id)
+    async with as_problems(context):
+        try:
+            task_id, outcome, status = await context.calls.enqueue_once(task, key, mark, tenant=tenant)
+        except DATABASE_ERRORS:  # committed or not: once more makes it certain
+            task_id, outcome, status = await context.calls.enqueue_once(task, key, mark, tenant=tenant)
     if outcome == "mismatch":
         raise mismatch([f"/{RESERVED}/idempotency_key"])
     if outcome == "exists":

@@ -41,7 +41,6 @@ class Settler:
         self._calls = calls
         self._on_finished = on_finished
         self._queue: deque[Run] = deque()
-        self._writing = 0
         self._ready = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()

@@ -36,6 +36,7 @@ class Listener:
         self._ready = ready
         self._called = called
         self._cancelled = cancelled
+        self._connection: object = None
         self.number = 0
         """By which this process is woken alone; 0 while it does not listen."""
 
@@ -47,7 +48,7 @@ class Listener:
         number = await calls.listen_alone(self._types)
         await connection.add_listener(calls.own_channel(number), self._on_called)
         connection.add_termination_listener(self._on_lost)
-        self.number = number
+        self._connection, self.number = connection, number
         self._worker_loop.call_soon_threadsafe(self._ready)
 
     def _on_ready(self, *_: object) -> None:
@@ -66,5 +67,6 @@ class Listener:
     def _on_cancel(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         self._cancelled(str(payload))
 
-    def _on_lost(self, _connection: object) -> None:
-        self.number = 0
+    def _on_lost(self, connection: object) -> None:
+        if connection is self._connection:  # else a newer one listens already
+            self.number = 0
