@@ -8,16 +8,19 @@ import (
 
 // attempt is one claim that this process holds.
 type attempt struct {
-	task    *Task
-	begun   time.Time
-	cancel  context.CancelCauseFunc
-	endsAt  time.Duration // of the lease, by now()
-	stopped time.Duration // when the handler was told to stop, 0 before
-	cause   error         // why
-	hardAt  time.Duration // a handler that does not stop is let go then
-	lost    bool          // the lease is given up: it is not renewed any more
-	stuck   bool          // said in the log
-	settles bool          // the handler has returned, the outcome is on its way
+	task      *Task
+	handler   *registered
+	ctx       context.Context
+	begun     time.Time
+	cancel    context.CancelCauseFunc
+	endsAt    time.Duration // of the lease, by now()
+	stopped   time.Duration // when the handler was told to stop, 0 before
+	cause     error         // why
+	hardAt    time.Duration // a handler that does not stop is let go then
+	lost      bool          // the lease is given up: it is not renewed any more
+	stuck     bool          // said in the log
+	settles   bool          // the handler has returned, the outcome is on its way
+	succeeded bool
 }
 
 // book holds every attempt of the process from its claim until the database has confirmed its end. What is not in
@@ -26,6 +29,7 @@ type book struct {
 	mu    sync.Mutex
 	slots int
 	held  map[int64]*attempt
+	ahead
 	freed chan struct{} // a slot came free
 	empty chan struct{} // a signal when nothing is held
 }
@@ -61,13 +65,6 @@ func (b *book) count() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.held)
-}
-
-// over says that more is held than there are slots.
-func (b *book) over() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.held) > b.slots
 }
 
 // free is how many slots are free, and the tokens of the others.

@@ -16,7 +16,7 @@ const (
 	sqlVersion      = `SELECT version FROM %s.schema_version`
 	sqlRegister     = `SELECT %s.register_worker($1::text, 'go', $2::text, $3::text, $4::integer, $5::integer, $6::text[], $7::text[], $8::text[])`
 	sqlForget       = `SELECT %s.forget_worker($1::text)`
-	sqlClaim        = `SELECT outcome, extract(epoch FROM next_due), task_id, token, task_type, request, attempt, max_attempts, timeout_seconds, tenant, metadata, checkpoint, traceparent, extract(epoch FROM waited), upstream, model, paid FROM %s.claim($1::text, $2::integer, $3::bigint[], $4::interval, $5::text[], $6::integer, $7::boolean, $8::integer)`
+	sqlClaim        = `SELECT outcome, extract(epoch FROM next_due), task_id, token, task_type, request, attempt, max_attempts, timeout_seconds, tenant, metadata, checkpoint, traceparent, extract(epoch FROM waited), upstream, model, paid FROM %s.claim($1::text, $2::integer, $3::bigint[], $4::interval, $5::text[], $6::integer, $7::boolean, $8::integer, $9::integer)`
 	sqlFlush        = `SELECT %s.flush()`
 	sqlBodies       = `SELECT task_id, token, request, metadata, checkpoint FROM %s.claimed_bodies($1::text[], $2::bigint[])`
 	sqlRenew        = `SELECT task_id, token, outcome FROM %s.renew($1::text, $2::text[], $3::bigint[], $4::interval, $5::boolean)`

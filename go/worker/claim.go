@@ -19,12 +19,12 @@ type claimAnswer struct {
 	nextDue *time.Duration
 }
 
-// claim is the call for tasks. listener is the number by which this process is woken,
+// claim is the call for tasks: for the free slots, and for some ahead (see ahead.go). listener is the number by which this process is woken,
 // 0 while it hears nothing. When flush is false its answer counts only once a sqlFlush behind it was answered:
 // until then a crash of the server may undo it.
-func claim(worker string, slots int, held []int64, lease time.Duration, types []string, flush bool, listener int32) statement {
+func claim(worker string, slots, ahead int, held []int64, lease time.Duration, types []string, flush bool, listener int32) statement {
 	return statement{sqlClaim, []param{text(worker), number(slots), literal(integers(held)), text(interval(lease)),
-		binaryForm(textArray(types, nil)), number(inlineBytes), text(strconv.FormatBool(flush)), number(int(listener))}}
+		binaryForm(textArray(types, nil)), number(inlineBytes), text(strconv.FormatBool(flush)), number(int(listener)), number(ahead)}}
 }
 
 // claimed reads the answer. Large bodies are missing in it.

@@ -83,7 +83,7 @@ func (c *claimer) step(ctx context.Context) (time.Duration, error) {
 	}
 	ended, batch := c.outcomes()
 	free, held := c.w.book.free()
-	if free <= 0 && len(batch) == 0 {
+	if slots, ahead := c.w.book.ask(free); slots+ahead == 0 && len(batch) == 0 {
 		return longestPoll, nil
 	}
 	if len(batch) == 0 && c.gathers(free, len(held)) {
@@ -154,6 +154,7 @@ func (c *claimer) start(tasks []*Task, sent time.Duration) {
 		c.w.begin(task, sent)
 	}
 	c.w.link.buffer.starting.Store(false)
+	c.w.boundWait()
 	c.w.link.renewBy(sent + c.w.cfg.Lease/3)
 }
 

@@ -32,16 +32,16 @@ func (c *claimer) outcomes() (v verb, batch []settlement) {
 // lock until it is on disk; and the flush that makes it count. Without the last one's answer the claim counts as lost:
 // its tasks come with the next one again.
 func (c *claimer) cycle(ctx context.Context, v verb, batch []settlement, free int, held []int64) (claimAnswer, error) {
-	ask := func(slots int, flush bool) statement {
-		return claim(c.w.id, slots, held, c.w.cfg.Lease, c.w.types, flush, c.w.link.number.Load())
+	slots, ahead := c.w.book.ask(free + len(batch))
+	ask := func(flush bool) statement {
+		return claim(c.w.id, slots, ahead, held, c.w.cfg.Lease, c.w.types, flush, c.w.link.number.Load())
 	}
 	if !c.pipelines() {
-		call := ask(free, true)
+		call := ask(true)
 		rows, err := c.client.rows(ctx, call.sql, call.params...)
 		return c.received(ctx, answer{rows, err})
 	}
-	// None is free, or fewer, where an outcome before this one could not be written: then nothing new is taken.
-	calls := []statement{ask(max(0, free+len(batch)), false), {sql: sqlFlush}}
+	calls := []statement{ask(false), {sql: sqlFlush}}
 	if len(batch) > 0 {
 		calls = append([]statement{settle(v, batch)}, calls...)
 	}

@@ -18,28 +18,35 @@ func (w *Worker) begin(task *Task, sent time.Duration) {
 		task.Timeout = w.cfg.Timeout
 	}
 	ctx, cancel := context.WithCancelCause(w.base)
-	a := &attempt{task: task, begun: time.Now(), cancel: cancel, endsAt: sent + w.cfg.Lease}
+	a := &attempt{task: task, handler: handler, ctx: ctx, begun: time.Now(), cancel: cancel, endsAt: sent + w.cfg.Lease}
 	if !w.book.add(a) {
 		cancel(nil) // handed out again while it runs here: nothing to do
 		return
 	}
-	switch {
-	case w.isDraining(): // the claim was under way when the signal came
+	if w.isDraining() { // the claim was under way when the signal came
 		w.settle(a, nil, ErrShutdown)
-		cancel(nil)
-		return
-	case w.book.over(): // an outcome that was to leave its slot is not written yet
-		w.settle(a, nil, errNoSlot)
 		cancel(nil)
 		return
 	}
 	task.Backing = lent{w, task}
 	w.log.Debug("task_claimed", "task_id", task.ID, "task_type", task.Type, "token", task.Token, "attempt", task.Attempt, "waited_seconds", round(task.waited))
 	w.metrics.claimed.Add(1)
-	go w.attempt(ctx, a, handler)
+	if w.book.enter(a) {
+		go w.occupy(a)
+	}
 }
 
-func (w *Worker) attempt(ctx context.Context, a *attempt, handler *registered) {
+// occupy runs one attempt in a slot, and leaves the slot to the next.
+func (w *Worker) occupy(a *attempt) {
+	defer func() { // a handler may end its goroutine
+		if next := w.book.leave(a); next != nil {
+			go w.occupy(next)
+		}
+	}()
+	w.attempt(a)
+}
+
+func (w *Worker) attempt(a *attempt) {
 	defer a.cancel(nil)
 	ended := false
 	defer func() { // whatever the outcome is, the attempt must not run for ever because of it
@@ -55,11 +62,11 @@ func (w *Worker) attempt(ctx context.Context, a *attempt, handler *registered) {
 	switch {
 	case now() >= w.book.leaseOf(a)-w.margin: // the machine slept, or was very busy
 		err = ErrLeaseLost
-	case handler == nil:
+	case a.handler == nil:
 		err = Snooze(time.Minute, "this worker has no handler for %q", a.task.Type)
 	default:
-		limited, release := context.WithTimeoutCause(ctx, a.task.Timeout, ErrTimeout)
-		result, err = w.call(limited, a.task, handler.run)
+		limited, release := context.WithTimeoutCause(a.ctx, a.task.Timeout, ErrTimeout)
+		result, err = w.call(limited, a.task, a.handler.run)
 		// work that was paid for is kept if the database still takes it; a time limit and a cancellation are promises
 		if cause := context.Cause(limited); cause != nil && (err != nil || cause == ErrTimeout || cause == ErrCancelled) {
 			err = fmt.Errorf("%w: %w", stopError{cause}, err)
@@ -104,7 +111,7 @@ func (w *Worker) call(ctx context.Context, task *Task, run Func) (result []byte,
 func (w *Worker) settle(a *attempt, result []byte, err error) {
 	w.book.mu.Lock()
 	given := a.settles // at the end of a drain the worker does not wait for the handler
-	a.settles = true
+	a.settles, a.succeeded = true, err == nil
 	cause, lost := a.cause, a.lost
 	w.book.mu.Unlock()
 	if given {

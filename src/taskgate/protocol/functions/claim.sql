@@ -4,6 +4,9 @@
 --   p_held    tokens that this process still holds: a task that runs in its name but is not among them was
 --             claimed by a call whose answer was lost; it is handed out again (outcome `again`)
 --   p_types   the task types it serves; NULL for every registered one
+--   p_ahead   so many more, but no more than half of the limit, for a process whose tasks end sooner than a claim takes: it
+--             holds them until a slot is free, and gives them back (release) where that takes more than a moment. None
+--             while tasks of other types wait: they could wait for room for ever
 -- Answers one row a task (outcome `claimed` or `again`), or a single row that says why there is none: `busy`
 -- (another process is claiming), `full` (the limit is reached), `limited` (what waits is of groups whose limit is
 -- reached), `empty` (nothing is due), `unsure` (nothing was found, but an insert that will not notify may be under way,
@@ -21,7 +24,8 @@
 -- paid: the last attempt that said it would send a paid call (see intend): intent_at, operation, account, token.
 CREATE OR REPLACE FUNCTION claim(
     p_worker text, p_slots integer, p_held bigint[] DEFAULT '{}', p_lease interval DEFAULT interval '60 seconds',
-    p_types text[] DEFAULT NULL, p_inline_bytes integer DEFAULT NULL, p_flush boolean DEFAULT true, p_listener integer DEFAULT NULL
+    p_types text[] DEFAULT NULL, p_inline_bytes integer DEFAULT NULL, p_flush boolean DEFAULT true, p_listener integer DEFAULT NULL,
+    p_ahead integer DEFAULT 0
 ) RETURNS TABLE (
     outcome text, next_due interval, task_id text, token bigint, task_type text, request text, attempt integer,
     max_attempts integer, timeout_seconds double precision, tenant text, metadata jsonb, checkpoint jsonb,
@@ -42,6 +46,7 @@ DECLARE
     l claim_ledger;
     room integer;
     free integer;
+    ahead integer := 0;
     again tid[];
     taken tid[];
     reserved token_reservations[];
@@ -116,10 +121,14 @@ BEGIN
     SELECT s.max_concurrent, s.max_attempts INTO fleet FROM settings s;
     room := fleet.max_concurrent - cardinality(alive);
     free := least(p_slots - coalesce(cardinality(again), 0), room);
+    IF types IS NULL THEN
+        SELECT array_agg(name) INTO types FROM task_types;
+    END IF;
+    IF p_ahead > 0 AND NOT others_wait(types) THEN
+        ahead := greatest(0, least(p_ahead, room - greatest(free, 0), fleet.max_concurrent / 2));
+    END IF;
+    free := greatest(free, 0) + ahead;
     IF free > 0 THEN
-        IF types IS NULL THEN
-            SELECT array_agg(name) INTO types FROM task_types;
-        END IF;
         SELECT * INTO got FROM take(free, types, n, alive, l);
         l := got.ledger;
         verdict := got.verdict;
@@ -157,14 +166,15 @@ BEGIN
         n := got.started;
         l := got.ledger;
         -- Whoever frees a slot claims next. What it cannot use of the room, others may: those that wait at a limit.
-        IF cardinality(alive) < l.ran AND room > coalesce(cardinality(taken), 0) THEN
-            passes_on := got.left_over OR EXISTS (SELECT FROM flows f WHERE NOT f.task_type = ANY (types));
+        -- (Tasks that were taken ahead are over before another worker is awake.)
+        IF ahead = 0 AND cardinality(alive) < l.ran AND room > coalesce(cardinality(taken), 0) THEN
+            passes_on := got.left_over OR others_wait(types);
             IF passes_on THEN
                 PERFORM announce_room();
             END IF;
         END IF;
     END IF;
-    idle := CASE WHEN free > coalesce(cardinality(taken), 0) THEN nullif(p_listener, 0) END;
+    idle := CASE WHEN free - ahead > coalesce(cardinality(taken), 0) THEN nullif(p_listener, 0) END;
     IF idle IS DISTINCT FROM nullif(current_setting('taskgate.idle', true), '')::integer THEN
         PERFORM be_idle(idle);
     END IF;

@@ -73,5 +73,8 @@ BEGIN
     IF cardinality(done) > coalesce(cardinality(ended), 0) THEN
         PERFORM announce_tasks(done);
     END IF;
+    IF 'released' = ANY (p_codes) THEN
+        PERFORM announce_room();  -- it has no use for the room
+    END IF;
     RETURN QUERY SELECT * FROM verdicts(p_ids, p_tokens, done);
 END $$;

@@ -12,4 +12,5 @@ CREATE SEQUENCE IF NOT EXISTS waiting_listeners_until CACHE 1 START 1;
 -- Earlier forms of functions that have other parameters now.
 DROP FUNCTION IF EXISTS
     claim(text, integer, bigint[], interval, text[], integer), claim(text, integer, bigint[], interval, text[], integer, boolean),
+    claim(text, integer, bigint[], interval, text[], integer, boolean, integer),
     running_now(text, bigint[], timestamptz, claim_ledger), announce_ready(flows[]);

@@ -1,0 +1,16 @@
+-- Whether tasks wait, by the directory of flows, that are of none of these types. It looks between the types, where the index
+-- leads, not at each flow. The caller has set how queries are planned.
+CREATE OR REPLACE FUNCTION others_wait(p_types text[]) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    last text := '';
+    each text;
+BEGIN
+    FOREACH each IN ARRAY ARRAY(SELECT DISTINCT u FROM unnest(p_types) AS u ORDER BY u) LOOP
+        IF EXISTS (SELECT FROM flows f WHERE f.task_type > last AND f.task_type < each) THEN
+            RETURN true;
+        END IF;
+        last := each;
+    END LOOP;
+    RETURN EXISTS (SELECT FROM flows f WHERE f.task_type > last);
+END $$;
