@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import psycopg
+
+from taskgate.local.process import ChildProcess
 
 ENQUEUE = """
 WITH n AS (SELECT ARRAY[%s::integer] AS size)
@@ -43,12 +46,19 @@ def claimed(connection: Connection) -> int:
     return int(str(row[0]))
 
 
-def wait_until_drained(connection: Connection, tasks: int, before: int, seconds: float = 600.0) -> None:
-    """`before`: tokens given out before the first of `tasks` was claimed. Raises TimeoutError."""
+def wait_until_drained(
+    connection: Connection, children: Sequence[ChildProcess], tasks: int, before: int, seconds: float = 600.0
+) -> None:
+    """`before`: tokens given out before the first of `tasks` was claimed.
+
+    Raises TimeoutError; RuntimeError when one of the processes that drain has ended.
+    """
     deadline = time.monotonic() + seconds
     while claimed(connection) - before < tasks or _unfinished(connection):
         if time.monotonic() > deadline:
             raise TimeoutError(f"not drained within {seconds:g} s")
+        if any(child.poll() is not None for child in children):
+            raise RuntimeError("it ended before everything was drained")
         time.sleep(0.1)
 
 

@@ -1,7 +1,8 @@
 """What an idle fleet costs the database: 200 single-slot Go workers, and 20 Python ones, with notifications on.
 
-Processor time of every process of PostgreSQL over half a minute, in percent of one core; calls by
-pg_stat_statements; then tasks posted singly: how soon they start.
+The fleet is given time to come to rest: until its calls hardly vary for 15 s, a minute at most. Then processor time of
+every process of PostgreSQL over half a minute, in percent of one core; calls by pg_stat_statements; then tasks posted
+singly: how soon they start.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ from bench.report import Report, percentile
 from bench.server import bench_server, migrated, server_facts
 
 SETTINGS = {"max_connections": "1000", "shared_preload_libraries": "pg_stat_statements"}
+
+
+REST_SECONDS, LOOK_SECONDS = 60.0, 5.0
+STEADY = 0.25
+"""At rest: each of the last three looks has a rate of calls that differs by less than this part from their mean."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +54,7 @@ def run(given: argparse.Namespace) -> Report:
             if size:
                 program = build_go(folder) if who == "Go" else None
                 with idle_fleet(dsn, size, 1, program), psycopg.connect(dsn, autocommit=True) as connection:
+                    _come_to_rest(connection)
                     looks = [_look(connection, server.pid, given.seconds) for _ in range(given.runs)]
                     delays = asyncio.run(start_delays(url, dsn, given.tasks, 0.2))
                     report.notes += _statements(connection, f"{size} {who} workers")
@@ -61,14 +68,32 @@ def run(given: argparse.Namespace) -> Report:
     return report
 
 
+def _come_to_rest(connection: psycopg.Connection[tuple[object, ...]]) -> None:
+    """Waits until the start of the fleet is over: connections, first claims, plans."""
+    deadline = time.monotonic() + REST_SECONDS
+    rates: list[float] = []
+    while time.monotonic() < deadline:
+        connection.execute("SELECT pg_stat_statements_reset()")
+        time.sleep(LOOK_SECONDS)
+        rates = [*rates, _calls(connection)][-3:]
+        mean = sum(rates) / len(rates)
+        if len(rates) == 3 and all(abs(rate - mean) <= STEADY * mean for rate in rates):
+            return
+
+
+def _calls(connection: psycopg.Connection[tuple[object, ...]]) -> float:
+    """Since the last reset, those from outside a function."""
+    row = connection.execute("SELECT sum(calls)::float8 FROM pg_stat_statements WHERE toplevel").fetchone()
+    return float(str(row[0])) if row else 0.0
+
+
 def _look(connection: psycopg.Connection[tuple[object, ...]], postmaster: int, seconds: float) -> tuple[float, float]:
     """Cores in use, and calls a second."""
     connection.execute("SELECT pg_stat_statements_reset()")
     spent, begun = cpu_seconds(postmaster), time.monotonic()
     time.sleep(seconds)
     busy = (cpu_seconds(postmaster) - spent) / (time.monotonic() - begun)
-    row = connection.execute("SELECT sum(calls)::float8 FROM pg_stat_statements WHERE toplevel").fetchone()
-    return busy, float(str(row[0])) / seconds if row else 0.0
+    return busy, _calls(connection) / seconds
 
 
 def _statements(connection: psycopg.Connection[tuple[object, ...]], name: str) -> list[str]:

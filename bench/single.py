@@ -75,9 +75,8 @@ def _ours(connection: Connection, dsn: str, program: Path, tasks: int, workers: 
     fill(connection, tasks, LIMIT)
     before = claimed(connection)
     with ExitStack() as stack:
-        for _ in range(workers):
-            stack.enter_context(process(*go_worker(program, dsn, 1)))
-        wait_until_drained(connection, tasks, before)
+        children = [stack.enter_context(process(*go_worker(program, dsn, 1))) for _ in range(workers)]
+        wait_until_drained(connection, children, tasks, before)
     return drain_rate(connection, tasks)
 
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from taskgate.protocol.calls import Calls, NewTask
 from taskgate.protocol.connect import Database, connect, pool
-from taskgate.upkeep import DatabaseState, upkeep
+from taskgate.upkeep import DatabaseState, longer, upkeep
 from tests.api.api_process import eventually
 
 
@@ -44,6 +44,14 @@ async def test_recovers_and_purges_until_stopped(database: str, connection: asyn
     assert await connection.fetchval("SELECT count(*) FROM tasks") == 1
     assert {"event": "tasks_recovered", "count": 1, "component": "upkeep", "log_level": "info"} in logs
     assert sum(each["count"] for each in logs if each["event"] == "tasks_purged") == 2500
+
+
+def test_purges_come_more_seldom_while_there_is_nothing_to_delete() -> None:
+    pauses = [60.0]
+    for _ in range(5):
+        pauses.append(longer(pauses[-1]))
+    assert pauses == [60, 120, 240, 480, 600, 600]
+    assert longer(3600) == 3600, "a longer pause that somebody asked for"
 
 
 async def test_goes_on_after_the_database_was_gone(database: str, connection: asyncpg.Connection[Any]) -> None:

@@ -86,7 +86,7 @@ def main() -> int:
         facts = server_facts(server.dsn)
     if given.peer == "versus":
         report = Report("Drain of no-op jobs against the fastest peers, interleaved", facts)
-        versus(report, cache, given.runs)
+        versus(report, cache, given.runs, given.tasks)
     else:
         report = Report("Peers under the same load", facts)
         peers = list(PEERS.values()) if given.peer == "all" else [PEERS[given.peer]]

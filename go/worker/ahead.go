@@ -10,8 +10,8 @@ const (
 	shortTask     = 4 * time.Millisecond
 	aheadPatience = 20 * time.Millisecond
 	aheadPerSlot  = 9
-	// so many at once make a claim worth its cost
-	aheadMost = 100
+	// larger claims would not be cheaper by task
+	aheadMost = 200
 )
 
 // ahead is the part of the book that tells who is in a slot, and who waits for one.
@@ -29,8 +29,8 @@ func (b *book) ask(free int) (slots, ahead int) {
 	defer b.mu.Unlock()
 	slots = max(0, free)
 	if len(b.waiting) == 0 && b.running < b.slots {
-		ahead = max(0, min(b.short, aheadPerSlot*b.slots, aheadMost-b.slots)+min(0, free))
-		if slots == 0 && ahead < aheadMost/2 {
+		ahead = max(0, min(b.short, aheadPerSlot*(b.slots-b.running), aheadMost-b.slots)+min(0, free))
+		if slots == 0 && ahead < gatherTasks/2 {
 			ahead = 0
 		}
 	}
@@ -87,9 +87,11 @@ func (w *Worker) boundWait() {
 func (w *Worker) giveBackWaiting() {
 	w.book.mu.Lock()
 	waiting := w.book.waiting
-	if len(waiting) > 0 {
-		w.book.waiting, w.book.short = nil, 0
+	if len(waiting) == 0 || time.Since(waiting[0].begun) < aheadPatience { // of the next claim, whose time has just begun
+		w.book.mu.Unlock()
+		return
 	}
+	w.book.waiting, w.book.short = nil, 0
 	w.book.mu.Unlock()
 	for _, a := range waiting {
 		w.settle(a, nil, errNoSlot)

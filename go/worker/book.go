@@ -100,6 +100,13 @@ func (b *book) leaseOf(a *attempt) time.Duration {
 	return a.endsAt
 }
 
+// causeOf is why an attempt was told to stop, nil where it was not.
+func (b *book) causeOf(a *attempt) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return a.cause
+}
+
 // stop tells the handler of an attempt to stop, once. Under the book's lock.
 func (a *attempt) stop(cause error) {
 	if a.cause != nil || a.settles {

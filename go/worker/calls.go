@@ -29,7 +29,7 @@ const (
 	sqlWithdraw     = `SELECT %s.withdraw($1::text, $2::bigint)`
 	sqlUpstreams    = `SELECT name, api, base_url, key_env, key_file, to_jsonb(models), model, project, location, credentials_file, enabled FROM %s.upstreams`
 	sqlRecover      = `SELECT %s.recover()`
-	sqlPurge        = `SELECT %s.purge($1::integer)`
+	sqlPurge        = `SELECT %[1]s.purge($1::integer), %[1]s.media_idle($2::text[])`
 	sqlEnqueue      = `SELECT task_id, outcome FROM %s.enqueue($1::text[], $2::text[], $3::text[], $4::boolean[], $5::text[], $6::text, $7::text)`
 	sqlMediaBegin   = `SELECT %s.media_begin($1::text, $2::text)`
 	sqlMediaAppend  = `SELECT %s.media_append($1::bigint, $2::integer, $3::bytea[])`
@@ -208,18 +208,22 @@ func (c calls) withdraw(ctx context.Context, id string, token int64) (string, er
 	return c.one(ctx, sqlWithdraw, text(id), number(token))
 }
 
-func (c calls) recover(ctx context.Context) (int, error) { return c.count(ctx, sqlRecover) }
-
-func (c calls) purge(ctx context.Context, batch int) (int, error) {
-	return c.count(ctx, sqlPurge, number(batch))
-}
-
-func (c calls) count(ctx context.Context, sql string, params ...param) (int, error) {
-	found, err := c.one(ctx, sql, params...)
+func (c calls) recover(ctx context.Context) (int, error) {
+	found, err := c.one(ctx, sqlRecover)
 	if err != nil {
 		return 0, err
 	}
 	return strconv.Atoi(found)
+}
+
+// purge answers how many tasks were deleted, and whether these stores have files that no task refers to.
+func (c calls) purge(ctx context.Context, batch int, stores []string) (count int, idle bool, err error) {
+	rows, err := c.rows(ctx, sqlPurge, number(batch), binaryForm(textArray(stores, nil)))
+	if err != nil {
+		return 0, false, err
+	}
+	count, err = strconv.Atoi(string(rows[0][0]))
+	return count, string(rows[0][1]) == "t", err
 }
 
 func keys[T any](batch []T, of func(T) *attempt) (ids, tokens param) {

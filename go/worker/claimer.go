@@ -11,6 +11,9 @@ type claimer struct {
 	client    calls
 	recoverAt time.Time
 	purgeAt   time.Time
+	purging   pace
+	pollAt    time.Time // not to claim before, unless there is news
+	quiet     bool      // the last claim found nothing, and there was no news since
 	unsure    time.Duration
 	begun     int // tasks of the last claim
 	gathered  bool
@@ -21,7 +24,6 @@ type claimer struct {
 const (
 	purgeBatch   = 1000
 	recoverEvery = 30 * time.Second // a claim recovers too, and so does every other process
-	purgeEvery   = time.Minute
 	// an idle worker asks again before the database stops notifying it (a minute after its last empty claim)
 	longestPoll = 45 * time.Second
 	// where more slots come free than are free, one claim for all of them waits for so long at most
@@ -46,7 +48,7 @@ func (c *claimer) run(ctx context.Context) {
 			closeNow(c.client.conn)
 		}
 	}()
-	c.purgeAt = time.Now().Add(jitter(purgeEvery, 0, 1))
+	c.purgeAt = time.Now().Add(jitter(paceShortest, 0, 1))
 	c.recoverAt = time.Now().Add(c.recoverPause())
 	var wait backoff
 	for !c.w.isDraining() && ctx.Err() == nil {
@@ -67,6 +69,7 @@ func (c *claimer) run(ctx context.Context) {
 		c.w.state.answered("claimer")
 		wait.reset()
 		if pause > 0 {
+			c.pollAt = time.Now().Add(pause)
 			c.sleep(ctx, pause, true)
 		}
 	}
@@ -78,17 +81,28 @@ func (c *claimer) step(ctx context.Context) (time.Duration, error) {
 	if c.client.conn == nil {
 		return 0, c.connect(ctx)
 	}
-	if err := c.upkeep(ctx); err != nil {
+	if err := c.purge(ctx); err != nil {
 		return 0, err
+	}
+	overdue := !time.Now().Before(c.recoverAt)
+	if overdue {
+		c.recoverAt = time.Now().Add(c.recoverPause())
 	}
 	ended, batch := c.outcomes()
 	free, held := c.w.book.free()
 	if slots, ahead := c.w.book.ask(free); slots+ahead == 0 && len(batch) == 0 {
+		if overdue {
+			return longestPoll, c.recover(ctx)
+		}
 		return longestPoll, nil
+	}
+	if early := time.Until(c.pollAt); early > 0 && !overdue && len(batch) == 0 {
+		return early, nil // it was awake for a purge; a claim recovers, too
 	}
 	if len(batch) == 0 && c.gathers(free, len(held)) {
 		return gatherPause, nil
 	}
+	c.pollAt = time.Time{}
 	select { // what was told before this claim it will see
 	case <-c.w.ready:
 	default:
@@ -119,6 +133,7 @@ func (c *claimer) step(ctx context.Context) (time.Duration, error) {
 		c.spread = min(c.spread+spreadStep+stood, spreadMost)
 	}
 	c.woken = false
+	c.quiet = answer.outcome == "empty" && answer.nextDue == nil
 	return c.pause(answer), nil
 }
 
@@ -136,6 +151,7 @@ func (c *claimer) connect(ctx context.Context) error {
 		return err
 	}
 	c.client = client
+	c.pollAt, c.quiet = time.Time{}, false // there may have been news, or this session is not known as idle
 	limited, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := client.register(limited, c.w); err != nil {
@@ -196,10 +212,12 @@ func (c *claimer) sleep(ctx context.Context, most time.Duration, alert bool) {
 	if !alert {
 		ready, called, freed = nil, nil, nil
 	} else if c.attend(true); c.w.link.attended.Load() && c.w.link.buffer.count() > 0 {
+		c.pollAt = time.Time{}
 		return
 	}
 	select {
 	case <-timer.C:
+		return
 	case <-ready:
 		c.woken = true
 		timer.Reset(jitter(c.spread, 0, 1))
@@ -219,38 +237,43 @@ func (c *claimer) sleep(ctx context.Context, most time.Duration, alert bool) {
 	case <-c.w.draining:
 	case <-ctx.Done():
 	}
+	c.pollAt, c.quiet = time.Time{}, false
 }
 
 func (c *claimer) recoverPause() time.Duration {
 	return jitter(min(max(c.w.cfg.Lease/2, 2*time.Second), recoverEvery), 0.5, 1)
 }
 
-// upkeep takes back overdue tasks, where no claim has done so for long (with every slot busy), and deletes expired ones.
-func (c *claimer) upkeep(ctx context.Context) error {
+// recover takes back overdue tasks, where no claim does so, with every slot busy.
+func (c *claimer) recover(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	if !time.Now().Before(c.recoverAt) {
-		c.recoverAt = time.Now().Add(c.recoverPause())
-		count, err := c.client.recover(limited)
-		if err != nil {
-			return err
-		}
-		if count > 0 {
-			c.w.log.Info("tasks_recovered", "count", count)
-		}
+	count, err := c.client.recover(limited)
+	if count > 0 {
+		c.w.log.Info("tasks_recovered", "count", count)
 	}
+	return err
+}
+
+// purge deletes expired tasks now and then, and sees by the same call whether there are stored files to delete.
+func (c *claimer) purge(ctx context.Context) error {
 	if time.Now().Before(c.purgeAt) {
 		return nil
 	}
-	count, err := c.client.purge(limited, purgeBatch)
+	limited, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	count, idle, err := c.client.purge(limited, purgeBatch, c.w.media.stores())
 	if err != nil {
 		return err
 	}
 	if count > 0 {
 		c.w.log.Info("tasks_purged", "count", count)
 	}
-	if count < purgeBatch { // else more is left: go on with the next upkeep
-		c.purgeAt = time.Now().Add(jitter(purgeEvery, 0.5, 1))
+	if idle {
+		poke(c.w.idleMedia)
+	}
+	if pause := c.purging.pause(count > 0 || idle); count < purgeBatch { // else more is left: go on with the next step
+		c.purgeAt = time.Now().Add(pause)
 	}
 	return nil
 }

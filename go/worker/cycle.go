@@ -36,7 +36,8 @@ func (c *claimer) cycle(ctx context.Context, v verb, batch []settlement, free in
 	ask := func(flush bool) statement {
 		return claim(c.w.id, slots, ahead, held, c.w.cfg.Lease, c.w.types, flush, c.w.link.number.Load())
 	}
-	if !c.pipelines() {
+	// An idle poll seldom finds anything, and then nobody else is in a hurry: one call, which waits for the disk itself.
+	if !c.pipelines() || c.quiet && len(batch) == 0 {
 		call := ask(true)
 		rows, err := c.client.rows(ctx, call.sql, call.params...)
 		return c.received(ctx, answer{rows, err})

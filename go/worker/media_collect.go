@@ -3,20 +3,18 @@ package worker
 import (
 	"context"
 	"strconv"
-	"time"
 )
 
-// collectEvery is how often a worker looks for stored files that no task refers to any more, with jitter. Any number
-// of workers may do so at once.
-const (
-	collectEvery = time.Minute
-	collectBatch = 20 // of media_collect's own
-)
+const collectBatch = 20 // of media_collect's own
 
+// collectMedia deletes stored files that no task refers to any more, whenever a purge has seen some: apart from the claims,
+// for a store may be slow. Any number of workers may do so at once.
 func (w *Worker) collectMedia(ctx context.Context) {
-	for rest(ctx, jitter(collectEvery, 0.5, 1.5)); ctx.Err() == nil; rest(ctx, jitter(collectEvery, 0.5, 1.5)) {
-		if w.isDraining() || w.state.isLost() {
-			continue
+	for {
+		select {
+		case <-w.idleMedia:
+		case <-ctx.Done():
+			return
 		}
 		count, err := w.media.collect(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -28,15 +26,19 @@ func (w *Worker) collectMedia(ctx context.Context) {
 	}
 }
 
-// collect deletes what is in the database, and in this worker's own store.
-func (m *mediaStore) collect(ctx context.Context) (total int, err error) {
-	m.db.open()
-	defer m.db.close()
+// stores are those that this worker deletes from: the database, and its own.
+func (m *mediaStore) stores() []string {
 	stores := []string{"postgres"}
 	if name := m.place.name(); name != "postgres" {
 		stores = append(stores, name)
 	}
-	for _, store := range stores {
+	return stores
+}
+
+func (m *mediaStore) collect(ctx context.Context) (total int, err error) {
+	m.db.open()
+	defer m.db.close()
+	for _, store := range m.stores() {
 		for count := collectBatch; count == collectBatch; total += count {
 			var rows [][][]byte
 			if rows, err = m.db.rows(ctx, sqlMediaCollect, text(store)); err != nil {

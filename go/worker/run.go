@@ -59,22 +59,35 @@ func (w *Worker) attempt(a *attempt) {
 	}()
 	var result []byte
 	var err error
+	cause := w.book.causeOf(a) // while it waited for its slot
 	switch {
+	case cause == ErrTimeout: // not its own: it has not begun
+		err = errNoSlot
+	case cause == ErrCancelled && a.task.Paid != nil && a.handler != nil: // for the handler to cancel at the provider
+		result, err = w.limited(a)
+	case cause != nil:
+		err = stopError{cause}
 	case now() >= w.book.leaseOf(a)-w.margin: // the machine slept, or was very busy
 		err = ErrLeaseLost
 	case a.handler == nil:
 		err = Snooze(time.Minute, "this worker has no handler for %q", a.task.Type)
 	default:
-		limited, release := context.WithTimeoutCause(a.ctx, a.task.Timeout, ErrTimeout)
-		result, err = w.call(limited, a.task, a.handler.run)
-		// work that was paid for is kept if the database still takes it; a time limit and a cancellation are promises
-		if cause := context.Cause(limited); cause != nil && (err != nil || cause == ErrTimeout || cause == ErrCancelled) {
-			err = fmt.Errorf("%w: %w", stopError{cause}, err)
-		}
-		release()
+		result, err = w.limited(a)
 	}
 	ended = true
 	w.settle(a, result, err)
+}
+
+// limited runs the handler within its time.
+func (w *Worker) limited(a *attempt) ([]byte, error) {
+	limited, release := context.WithTimeoutCause(a.ctx, a.task.Timeout, ErrTimeout)
+	defer release()
+	result, err := w.call(limited, a.task, a.handler.run)
+	// work that was paid for is kept if the database still takes it; a time limit and a cancellation are promises
+	if cause := context.Cause(limited); cause != nil && (err != nil || cause == ErrTimeout || cause == ErrCancelled) {
+		err = fmt.Errorf("%w: %w", stopError{cause}, err)
+	}
+	return result, err
 }
 
 // stopError says that the handler ended because its context did.

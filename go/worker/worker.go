@@ -45,6 +45,7 @@ type Worker struct {
 	metrics   metrics
 	ready     chan struct{} // there may be something to claim: every worker was told
 	called    chan struct{} // the same, and this worker was chosen
+	idleMedia chan struct{} // there are stored files that no task refers to
 
 	base      context.Context // of every handler
 	draining  chan struct{}
@@ -72,7 +73,7 @@ func newWorker(cfg Config, log *slog.Logger) *Worker {
 	w := &Worker{
 		cfg: cfg, handlers: make(map[string]*registered), log: log,
 		host: host, pid: os.Getpid(), margin: leaseMargin(cfg.Lease), book: newBook(max(cfg.Slots, 1)),
-		ready: make(chan struct{}, 1), called: make(chan struct{}, 1), draining: make(chan struct{}), atOnce: make(chan struct{}),
+		ready: make(chan struct{}, 1), called: make(chan struct{}, 1), idleMedia: make(chan struct{}, 1), draining: make(chan struct{}), atOnce: make(chan struct{}),
 	}
 	w.id = fmt.Sprintf("%s:%d:%s", host, w.pid, hex.EncodeToString(random[:]))
 	w.state = &databaseState{log: w.log, lost: make(map[string]struct{})}

@@ -21,8 +21,8 @@ from taskgate.protocol.place import database_place
 log = get_logger("upkeep")
 
 PURGE_BATCH = 1000
-
-
+LONGEST_PURGE_SECONDS = 600.0
+"""The pause between two purges doubles up to this while they find nothing: an idle fleet costs the database little."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 60.0
 HINT = "it goes on trying; if this lasts, check DATABASE_URL"
 WRONG_HINT = "check DATABASE_URL; it goes on trying"
@@ -96,6 +96,8 @@ async def upkeep(
 ) -> None:
     """Recover about every `recover_seconds` and purge about every `purge_seconds`, until `stop` is set.
 
+    While there is nothing to delete the pause between purges grows, up to ten minutes.
+
     `collect` goes with each purge: it deletes media that no task refers to, and answers how many.
 
     Both are safe beside any number of others that do the same. Never raises for what the database says: the next
@@ -103,6 +105,7 @@ async def upkeep(
     """
     state = state or DatabaseState()
     purge_at = time.monotonic() + purge_seconds * random.random()
+    pause = purge_seconds
     while not await _stopped_within(stop, recover_seconds * random.uniform(0.5, 1.0)):
         try:
             recovered = await calls.recover()
@@ -110,10 +113,9 @@ async def upkeep(
             if recovered:
                 log.info("tasks_recovered", count=recovered)
             if time.monotonic() >= purge_at:
-                await _purge(calls, stop)
-                if collect is not None:
-                    await _collect(collect)
-                purge_at = time.monotonic() + purge_seconds * random.uniform(0.5, 1.0)
+                found = await _purge(calls, stop) + (await _collect(collect) if collect is not None else 0)
+                pause = purge_seconds if found else longer(pause)
+                purge_at = time.monotonic() + pause * random.uniform(0.5, 1.0)
         except DATABASE_ERRORS as error:
             state.lost(error)
         except asyncpg.PostgresError as error:
@@ -122,7 +124,12 @@ async def upkeep(
             state.unexpected("upkeep", error)
 
 
-async def _purge(calls: Calls, stop: asyncio.Event) -> None:
+def longer(pause: float) -> float:
+    """Seconds until the next purge, after one that found nothing and that came after `pause`."""
+    return max(pause, min(pause * 2, LONGEST_PURGE_SECONDS))
+
+
+async def _purge(calls: Calls, stop: asyncio.Event) -> int:
     """Batch after batch while there is something to delete; short transactions, with a breath between them."""
     purged = 0
     while (count := await calls.purge(PURGE_BATCH)) > 0:
@@ -131,16 +138,18 @@ async def _purge(calls: Calls, stop: asyncio.Event) -> None:
             break
     if purged:
         log.info("tasks_purged", count=purged)
+    return purged
 
 
-async def _collect(collect: Callable[[], Awaitable[int]]) -> None:
+async def _collect(collect: Callable[[], Awaitable[int]]) -> int:
     try:
         collected = await collect()
     except StoreFailed as error:
         log.warning("media_store_failed", error=str(error))
-        return
+        return 1  # what is left is tried again soon
     if collected:
         log.info("media_collected", count=collected)
+    return collected
 
 
 async def _stopped_within(stop: asyncio.Event, seconds: float) -> bool:

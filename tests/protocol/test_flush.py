@@ -49,3 +49,19 @@ def test_a_claim_waits_for_the_disk_only_where_it_is_told_not_to(db: Db) -> None
     with db.connection.transaction():
         db.run(UNFLUSHED)
         assert db.value(setting) == "on", "a claim that ended tasks is as lasting as their ends that somebody may read"
+
+
+def test_only_a_sign_of_life_does_not_wait_for_the_disk(db: Db) -> None:
+    setting = "SELECT current_setting('synchronous_commit')"
+    db.enqueue("a")
+    pair = db.claim("w", 1).pairs[0]
+    with db.connection.transaction():
+        assert db.renew(pair) == ["done"]
+        assert db.value(setting) == "on"
+    with db.connection.transaction():
+        assert db.renew() == []
+        assert db.value(setting) == "off"
+    with db.connection.transaction():
+        assert db.complete(pair) == ["done"]
+        assert db.renew() == []
+        assert db.value(setting) == "on", "what was written before it is to last"

@@ -141,6 +141,9 @@ def test_what_nothing_refers_to_is_collected(db: Db) -> None:
     attach(db, b, shared, b"shared")
     attach(db, a, own, b"own", name="image")
     assert collect(db, grace=3600) == [], "an upload may be under way"
+    assert not db.value("SELECT media_idle('{postgres}')")
+    assert not db.value("SELECT media_idle('{file:///elsewhere}', '0')")
+    assert db.value("SELECT media_idle('{file:///elsewhere,postgres}', '0')")
     assert collect(db) == [dead]
     db.complete(a, b)
     db.run("UPDATE tasks SET expires_at = now() - interval '1 s' WHERE task_id = 'a'")

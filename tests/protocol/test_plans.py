@@ -156,7 +156,7 @@ def _query(guard: Guard, name: str, most: int, indexes: set[str], values: list[A
         guard.explaining.execute("RESET plan_cache_mode")
     assert not found.sequential("tasks"), found.texts
     assert found.indexes("tasks") <= indexes
-    assert found.blocks <= most, f"{name}: {found.blocks} blocks"
+    assert found.blocks <= most, f"{name}: {found.blocks} blocks\n{found.costliest()}"
     return rows
 
 

@@ -94,15 +94,17 @@ class Db:
         lease: float = 60,
         types: Sequence[str] | None = ("llm",),
         listener: int | None = None,
+        ahead: int | None = None,
     ) -> Answer:
         rows = self.run(
-            "SELECT * FROM claim(%s, %s, %s, %s * interval '1 second', %s, p_listener => %s)",
+            "SELECT * FROM claim(%s, %s, %s, %s * interval '1 second', %s, p_listener => %s, p_ahead => %s)",
             worker,
             slots,
             list(held),
             lease,
             None if types is None else list(types),
             listener,
+            ahead,
         )
         if rows[0]["task_id"] is None:
             return Answer(rows[0]["outcome"], [], rows[0]["next_due"])

@@ -42,6 +42,18 @@ async def sleep(task: Task[Any]) -> str:
     return f"slept, attempt {task.attempt}"
 
 
+@handlers.handler("span")
+@handlers.handler("other")
+async def span(task: Task[Any]) -> dict[str, Any]:
+    """As go/internal/span does: when it ran and where, for so many seconds, or until there is a file."""
+    begun = time.time()
+    if "until" in task.request:
+        await asyncio.to_thread(_wait_for, Path(task.request["until"]))
+    elif task.request.get("seconds"):
+        await asyncio.sleep(task.request["seconds"])
+    return {"begun": begun, "ended": time.time(), "worker": os.getpid()}
+
+
 @handlers.handler("nap")
 def nap(task: Task[Any]) -> str:
     """A plain function: it runs in a thread, and looks whether it shall stop when asked to."""

@@ -38,12 +38,13 @@ class WatchedCalls(Calls):
         types: Sequence[str] | None,
         *,
         listener: int | None = None,
+        ahead: int | None = None,
     ) -> ClaimAnswer:
         self.asked.append(slots)
         if self.unreadable:
             self.unreadable -= 1
             raise OverflowError("date value out of range")
-        answer = await super().claim(worker_id, slots, held, lease, types, listener=listener)
+        answer = await super().claim(worker_id, slots, held, lease, types, listener=listener, ahead=ahead)
         delay, self.delay = self.delay, 0.0
         await asyncio.sleep(delay)
         if answer.tasks and self.lose:

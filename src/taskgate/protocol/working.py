@@ -47,17 +47,20 @@ class WorkerCalls(Session):
         types: Sequence[str] | None,
         *,
         listener: int | None = None,
+        ahead: int | None = None,
     ) -> ClaimAnswer:
         """Claim up to `slots` tasks for `lease` seconds. `held` are the tokens this process holds already.
 
         `listener` is what `listen_alone` answered on the connection that listens for this process, 0 while there is
         none; None for one that listens on the channel of all.
 
+        `ahead` is for how many more to claim, which wait in this process for a slot; None: it cannot hold more.
+
         A token counts as held until the answer to its complete, fail or release is there. Large bodies come in
         a second round trip; when that fails, the next claim has the same tasks again.
         """
         rows = await self._db.fetch(
-            f"SELECT * FROM {self._f}.claim($1, $2, $3, $4, $5, $6, p_listener => $7)",
+            f"SELECT * FROM {self._f}.claim($1, $2, $3, $4, $5, $6, p_listener => $7, p_ahead => $8)",
             worker_id,
             slots,
             list(held),
@@ -65,6 +68,7 @@ class WorkerCalls(Session):
             None if types is None else list(types),
             INLINE_BYTES,
             listener,
+            ahead,
         )
         if rows[0]["task_id"] is None:
             return ClaimAnswer(rows[0]["outcome"], [], seconds(rows[0]["next_due"]))

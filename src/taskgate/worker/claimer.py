@@ -60,7 +60,7 @@ class Claimer:
         self._lease = lease
         self._poll_seconds = min(poll_seconds, MAX_POLL_SECONDS)
         self._runner = runner
-        self._most = max(MIN_SHARE, -(-runner.slots // 2))
+        self._most = max(MIN_SHARE, -(-runner.slots.slots // 2))
         self._slot_freed = asyncio.Event()
         self._notified = asyncio.Event()
         self._anything = asyncio.Event()
@@ -101,13 +101,15 @@ class Claimer:
     async def work(self) -> None:
         """Claim until `stop`. Raises SchemaMismatch when the database was migrated out of this program's range."""
         while not self._stopping:
-            free = min(self._runner.free, self._most)
-            if free <= 0:
+            free, ahead = self._runner.ask()
+            if free + ahead <= 0:
                 # only a freed slot helps; cleared first, or an old one would make this loop spin
                 self._slot_freed.clear()
-                if self._runner.free <= 0:
+                if sum(self._runner.ask()) <= 0:
                     await self._wait(None, notifications=False)
                 continue
+            free = min(free, self._most)
+            ahead = min(ahead, self._most - free)
             self._slot_freed.clear()
             self._notified.clear()
             self._called = False
@@ -115,8 +117,9 @@ class Claimer:
             sent = now()
             try:
                 answer = await self._calls.claim(
-                    self._worker_id, free, list(self._runner.runs), self._lease, self._types, listener=self.listens_by()
-                )
+                    self._worker_id, free, list(self._runner.runs), self._lease, self._types,
+                    listener=self.listens_by(), ahead=ahead,
+                )  # fmt: skip
             except SchemaMismatch:
                 raise
             except TROUBLE:
@@ -130,7 +133,7 @@ class Claimer:
                 continue
             self._trouble.reset()
             self._last_error = ""
-            await self._use(answer, free, sent)
+            await self._use(answer, free + ahead, sent)
         with contextlib.suppress(*TROUBLE, asyncpg.PostgresError):  # else it may be woken in others' stead
             async with asyncio.timeout(BE_BUSY_SECONDS):
                 await self._calls.be_busy()
@@ -155,6 +158,7 @@ class Claimer:
                     log.debug("task_claimed", task_id=task.task_id, task_type=task.task_type, token=task.token,
                               attempt=task.attempt, waited_seconds=round(task.waited_seconds, 3))  # fmt: skip
                 self._runner.start(task, sent)
+            self._runner.bound_wait()
             if len(answer.tasks) < free:
                 await self._wait(PARTIAL_SECONDS * random.uniform(0.5, 1.5))
             else:

@@ -71,7 +71,9 @@ def of_stop(run: Run, reason: str) -> Settlement:
         return Failure(task_id, token, "cancelled", "cancelled")
     if reason == "lease_lost":
         return given_back(run, "lease_lost", "the lease could not be renewed in time")
-    return given_back(run, "released", "the worker is shutting down")
+    return given_back(
+        run, "released", "no slot came free for it" if reason == "no_slot" else "the worker is shutting down"
+    )
 
 
 def given_back(run: Run, code: str, why: str) -> Release:

@@ -24,6 +24,7 @@ from taskgate.worker.clock import now
 from taskgate.worker.outcome import by_itself, given_back, keeps_result, of_error, of_stop, undescribed
 from taskgate.worker.results import result_text
 from taskgate.worker.run import Run
+from taskgate.worker.slots import PATIENCE_SECONDS, Slots
 
 if TYPE_CHECKING:
     from taskgate.media.upload import MediaStore
@@ -49,7 +50,7 @@ class Runner:
         self, handlers: Handlers, settings: Settings, calls: Calls, settler: Settler, media: MediaStore | None = None
     ) -> None:
         self.runs: dict[int, Run] = {}
-        self.slots = settings.slots
+        self.slots = Slots(settings.slots)
         self.threads = DaemonThreads(settings.slots)
         self._settings = settings
         self._calls = calls
@@ -58,14 +59,15 @@ class Runner:
         self._upstreams = UpstreamDirectory(calls.upstreams)
         self._loop = asyncio.get_running_loop()
         self._margin = lease_margin(settings.lease_seconds)
+        self._patience: asyncio.TimerHandle | None = None
         self._handlers = {each.name: (each, _parser(each), _is_async(each)) for each in handlers}
 
-    @property
-    def free(self) -> int:
-        return self.slots - len(self.runs)
+    def ask(self) -> tuple[int, int]:
+        """For how many tasks to claim: for free slots, and ahead."""
+        return self.slots.ask(len(self.runs))
 
     def start(self, claimed: ClaimedTask, sent: float) -> None:
-        """Begin an attempt; `sent` is when the claim was sent."""
+        """Begin an attempt, at once or when a slot is free; `sent` is when the claim was sent."""
         handler, parse, is_async = self._handlers[claimed.task_type]
         timeout = _limit(claimed.timeout_seconds, handler.timeout, self._settings.timeout_seconds)
         run = Run(
@@ -73,9 +75,34 @@ class Runner:
             self._media,
         )  # fmt: skip
         self.runs[claimed.token] = run
-        run.task = self._loop.create_task(self._attempt(run))
+        if self.slots.enter(run):
+            run.task = self._loop.create_task(self._occupy(run))
 
-    async def _attempt(self, run: Run) -> None:
+    def bound_wait(self) -> None:
+        """What was just claimed shall not wait long for a slot."""
+        if self.slots.waiting:
+            if self._patience is not None:
+                self._patience.cancel()
+            self._patience = self._loop.call_later(PATIENCE_SECONDS, self._give_back_waiting)
+
+    def _give_back_waiting(self) -> None:
+        for run in self.slots.clear_waiting():
+            run.ended = True
+            run.reason = run.reason or "no_slot"
+            self._end(run, None, None, False)
+
+    async def _occupy(self, run: Run) -> None:
+        """Runs one attempt in a slot, and leaves the slot to the next."""
+        completed = False
+        try:
+            completed = await self._attempt(run)
+        finally:
+            following = self.slots.leave(now() - run.started, completed=completed)
+            if following is not None and not self._loop.is_closed():
+                following.task = self._loop.create_task(self._occupy(following))
+
+    async def _attempt(self, run: Run) -> bool:
+        """Whether its handler came to a result."""
         value, error, text, begun = None, None, None, False
         if run.lease_until - self._margin <= now():
             run.reason = "lease_lost"  # the loop was blocked between claim and start
@@ -103,6 +130,7 @@ class Runner:
             self._end(run, text, error, begun)
         except BaseException:  # whatever it is, this attempt must not be `running` for ever
             self._settler.put(run, undescribed(run))
+        return text is not None
 
     async def _upstream(self, claimed: ClaimedTask) -> Upstream | None:
         """Raises PermanentError `unknown_upstream`, unless there is something to be followed."""
@@ -149,12 +177,12 @@ class Runner:
 
     def stop(self, run: Run, reason: str) -> None:
         """Tell a handler to stop; does nothing for one that has returned. Call it on the loop's thread."""
-        if run.ended or run.task is None:
+        if run.ended:
             return
         first = run.reason is None
         if first:
             run.reason = reason
-        if run.is_async and run.started:  # one that has not begun looks at `reason` first
+        if run.task is not None and run.is_async and run.started:  # one that has not begun looks at `reason` first
             run.task.cancel()
         if run.timer is not None and run.reason != "timeout":
             run.timer.cancel()

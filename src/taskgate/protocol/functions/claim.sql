@@ -6,7 +6,9 @@
 --   p_types   the task types it serves; NULL for every registered one
 --   p_ahead   so many more, but no more than half of the limit, for a process whose tasks end sooner than a claim takes: it
 --             holds them until a slot is free, and gives them back (release) where that takes more than a moment. None
---             while tasks of other types wait: they could wait for room for ever
+--             while tasks of other types wait: they could wait for room for ever; nor where starts are limited by a rate,
+--             for a start that is given back is spent. Not NULL: it can hold more than its slots, so that whatever it lost
+--             comes again at once
 -- Answers one row a task (outcome `claimed` or `again`), or a single row that says why there is none: `busy`
 -- (another process is claiming), `full` (the limit is reached), `limited` (what waits is of groups whose limit is
 -- reached), `empty` (nothing is due), `unsure` (nothing was found, but an insert that will not notify may be under way,
@@ -25,7 +27,7 @@
 CREATE OR REPLACE FUNCTION claim(
     p_worker text, p_slots integer, p_held bigint[] DEFAULT '{}', p_lease interval DEFAULT interval '60 seconds',
     p_types text[] DEFAULT NULL, p_inline_bytes integer DEFAULT NULL, p_flush boolean DEFAULT true, p_listener integer DEFAULT NULL,
-    p_ahead integer DEFAULT 0
+    p_ahead integer DEFAULT NULL
 ) RETURNS TABLE (
     outcome text, next_due interval, task_id text, token bigint, task_type text, request text, attempt integer,
     max_attempts integer, timeout_seconds double precision, tenant text, metadata jsonb, checkpoint jsonb,
@@ -114,7 +116,7 @@ BEGIN
         FROM (
             SELECT t.ctid, t.claim_token FROM tasks t
             WHERE t.status = 'running' AND num_nulls(t.request) = 0 AND t.claim_token = ANY (mine) AND t.worker_id = p_worker
-            ORDER BY t.claim_token LIMIT p_slots FOR NO KEY UPDATE SKIP LOCKED
+            ORDER BY t.claim_token LIMIT CASE WHEN p_ahead IS NULL THEN p_slots END FOR NO KEY UPDATE SKIP LOCKED
         ) AS m;
     END IF;
 
@@ -124,8 +126,9 @@ BEGIN
     IF types IS NULL THEN
         SELECT array_agg(name) INTO types FROM task_types;
     END IF;
-    IF p_ahead > 0 AND NOT others_wait(types) THEN
-        ahead := greatest(0, least(p_ahead, room - greatest(free, 0), fleet.max_concurrent / 2));
+    IF p_ahead > 0 AND NOT others_wait(types) AND NOT EXISTS (SELECT FROM limits m WHERE m.requests_per_minute IS NOT NULL) THEN
+        ahead := greatest(0, least(p_ahead + least(0, p_slots - coalesce(cardinality(again), 0)),
+                                   room - greatest(free, 0), fleet.max_concurrent / 2));
     END IF;
     free := greatest(free, 0) + ahead;
     IF free > 0 THEN
@@ -134,7 +137,7 @@ BEGIN
         verdict := got.verdict;
     END IF;
 
-    IF verdict IN ('empty', 'limited') AND again IS NULL THEN
+    IF verdict IN ('empty', 'limited') AND again IS NULL AND free > ahead THEN
         -- Going idle. From here on inserts shall notify; then look once more, if no insert is under way that
         -- did not see this. (A sequence: visible at once to every transaction.)
         seated := be_idle(nullif(p_listener, 0));
@@ -156,7 +159,7 @@ BEGIN
             verdict := 'unsure';
         END IF;
     END IF;
-    IF verdict IN ('full', 'limited') AND again IS NULL THEN
+    IF verdict IN ('full', 'limited') AND again IS NULL AND p_slots > 0 THEN
         PERFORM wait_until('waiting_room_until', n + interval '1 minute');
     END IF;
 
@@ -165,13 +168,18 @@ BEGIN
         reserved := got.reserved;
         n := got.started;
         l := got.ledger;
-        -- Whoever frees a slot claims next. What it cannot use of the room, others may: those that wait at a limit.
-        -- (Tasks that were taken ahead are over before another worker is awake.)
-        IF ahead = 0 AND cardinality(alive) < l.ran AND room > coalesce(cardinality(taken), 0) THEN
-            passes_on := got.left_over OR others_wait(types);
-            IF passes_on THEN
-                PERFORM announce_room();
-            END IF;
+    END IF;
+    -- Whoever frees a slot claims next. What it cannot use of the room, others may: those that wait at a limit.
+    -- (Tasks that were taken ahead are over before another worker is awake.)
+    IF ahead = 0 AND cardinality(alive) < l.ran AND room > coalesce(cardinality(taken), 0) THEN
+        IF free > 0 THEN
+            passes_on := got.left_over;
+        ELSE  -- its slots are taken by what it claimed ahead
+            passes_on := any_ready(types, l);
+        END IF;
+        passes_on := passes_on OR others_wait(types);
+        IF passes_on THEN
+            PERFORM announce_room();
         END IF;
     END IF;
     idle := CASE WHEN free - ahead > coalesce(cardinality(taken), 0) THEN nullif(p_listener, 0) END;

@@ -28,6 +28,21 @@ BEGIN
     END IF;
 END $$;
 
+-- Whether some of these stores has what media_collect would collect.
+CREATE OR REPLACE FUNCTION media_idle(p_stores text[], p_grace interval DEFAULT interval '1 hour') RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+DECLARE
+    until timestamptz := clock_timestamp() - p_grace;
+    store_ text;
+BEGIN
+    FOREACH store_ IN ARRAY p_stores LOOP
+        IF EXISTS (SELECT FROM media_blobs b WHERE b.store = store_ AND b.idle_since IS NOT NULL AND b.idle_since <= until) THEN
+            RETURN true;
+        END IF;
+    END LOOP;
+    RETURN false;
+END $$;
+
 -- Whatever takes a reference away (a purge, any other DELETE, another content under the same name) leaves a mark.
 CREATE OR REPLACE FUNCTION media_unreferenced() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$

@@ -1,6 +1,7 @@
 -- Prolongs leases from now on, and marks the worker as seen. Answers for each task `done`, `cancel` (renewed,
 -- but its cancellation was asked for: stop the call, then fail it), `stale` (not yours any more: stop it) or
 -- `busy` (not renewed, for somebody else holds the row: ask again soon; it must not cost the others their leases).
+-- With nothing held it is a sign of life alone, for which no disk need be awaited.
 CREATE OR REPLACE FUNCTION renew(p_worker text, p_ids text[], p_tokens bigint[], p_lease interval, p_draining boolean DEFAULT false)
 RETURNS TABLE (task_id text, token bigint, outcome text)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
@@ -9,11 +10,18 @@ SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off 
 DECLARE
     n timestamptz;
     ours text[];
+    alone constant boolean := pg_current_xact_id_if_assigned() IS NULL;  -- nothing was written in this transaction before
 BEGIN
     UPDATE workers w SET seen_at = clock_timestamp(), busy = cardinality(p_ids), draining = p_draining
     WHERE w.worker_id = p_worker;
     IF p_draining THEN
         PERFORM announce_room();  -- it frees slots and claims no more
+    END IF;
+    IF cardinality(p_ids) = 0 THEN
+        IF alone THEN
+            PERFORM set_config('synchronous_commit', 'off', true);
+        END IF;
+        RETURN;
     END IF;
     SELECT array_agg(l.task_id) INTO ours
     FROM (SELECT t.task_id FROM tasks t WHERE t.task_id = ANY (p_ids) AND t.claim_token = ANY (p_tokens)

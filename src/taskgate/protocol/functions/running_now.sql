@@ -23,7 +23,7 @@ BEGIN
         begun := clock_timestamp();
         SELECT coalesce(array_agg(t.claim_token) FILTER (WHERE (t.locked_until < p_now - margin) IS NOT TRUE), '{}'),
                array_agg(t.claim_token) FILTER (WHERE t.locked_until < p_now - margin),
-               array_agg(t.claim_token) FILTER (WHERE t.worker_id = p_worker AND NOT t.claim_token = ANY (p_held))
+               array_agg(t.claim_token) FILTER (WHERE t.worker_id = p_worker AND t.claim_token NOT IN (SELECT u FROM unnest(p_held) AS u))
         INTO alive, overdue, mine
         FROM tasks t WHERE t.status = 'running' AND num_nulls(t.request) = 0;
         SELECT coalesce(array_agg(coalesce(ready.seq, l.mark) ORDER BY l.ord), '{}'),
@@ -49,7 +49,7 @@ BEGIN
     ELSE
         SELECT coalesce(array_agg(r.token) FILTER (WHERE (r.until < p_now - margin) IS NOT TRUE), '{}'),
                array_agg(r.token) FILTER (WHERE r.until < p_now - margin),
-               array_agg(r.token) FILTER (WHERE r.worker = p_worker AND NOT r.token = ANY (p_held))
+               array_agg(r.token) FILTER (WHERE r.worker = p_worker AND r.token NOT IN (SELECT u FROM unnest(p_held) AS u))
         INTO alive, overdue, mine
         FROM (
             SELECT t.claim_token AS token, t.locked_until AS until, t.worker_id AS worker FROM tasks t

@@ -14,11 +14,19 @@ CREATE OR REPLACE FUNCTION take(
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     only_one bigint;
+    flows_ integer;  -- 2: there are more
     limited boolean;
     got record;
 BEGIN
-    SELECT CASE WHEN count(*) = 1 THEN min(f.id) END, EXISTS (SELECT FROM limits) OR EXISTS (SELECT FROM cooldowns c WHERE c.until > p_now) INTO only_one, limited
+    SELECT CASE WHEN count(*) = 1 THEN min(f.id) END, count(*), EXISTS (SELECT FROM limits) OR EXISTS (SELECT FROM cooldowns c WHERE c.until > p_now)
+    INTO only_one, flows_, limited
     FROM (SELECT f.id FROM flows f WHERE f.task_type = ANY (p_types) LIMIT 2) AS f;
+    IF flows_ = 0 AND NOT limited THEN
+        started := p_now;
+        verdict := 'empty';
+        left_over := false;
+        RETURN;
+    END IF;
     IF only_one IS NULL OR limited THEN
         SELECT * INTO got FROM take_fairly(p_free, p_types, p_now, p_alive, limited, ledger);
         ledger := got.ledger;

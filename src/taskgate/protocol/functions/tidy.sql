@@ -13,6 +13,11 @@ DECLARE
     ageing constant double precision := (SELECT extract(epoch FROM s.ageing) FROM settings s);
     seen record;
 BEGIN
+    IF NOT EXISTS (SELECT FROM flows) AND NOT EXISTS (SELECT FROM first_flows(-9223372036854775808)) THEN  -- as of an idle fleet
+        ledger.aged := '{}';
+        ledger.ages := '{}';
+        RETURN;
+    END IF;
     -- in a statement after the lock: it sees every task whose writer found the entry
     SELECT array_agg(f.ctid) FILTER (WHERE f.nth > 1 OR (f.dry AND (f.entries > 100 OR f.since < p_now - interval '1 minute'))) AS gone,
            array_agg(f.id) AS ids,
