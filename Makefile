@@ -20,6 +20,8 @@ lint: setup
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	scripts/go.sh vet ./...
+	@files=$$(scripts/go.sh run cmd/gofmt -l .) || exit 1; [ -z "$$files" ] || \
+		{ echo "gofmt would change these files of go/ (scripts/go.sh run cmd/gofmt -w . does it):"; echo "$$files"; exit 1; }
 
 bench: setup
 	@.venv/bin/python -m bench $(ARGS)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.programs import LONG, TASKGATE, Program, environment, start_api, start_worker
+from tests.programs import TASKGATE, Program, environment, start_api, start_worker
+from tests.waiting import LONG
 
 
 @dataclass

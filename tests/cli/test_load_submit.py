@@ -10,7 +10,8 @@ from pathlib import Path
 
 import psycopg
 
-from tests.programs import LONG, Program, environment
+from tests.programs import Program, environment
+from tests.waiting import LONG
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "load_submit.py"
 REPORT = re.compile(

@@ -14,7 +14,8 @@ import pytest
 
 from taskgate.local.ports import free_port
 from taskgate.local.postgres import EmbeddedPostgres
-from tests.programs import LONG, TASKGATE, Program, environment
+from tests.programs import TASKGATE, Program, environment
+from tests.waiting import LONG
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "one-machine.md"
 

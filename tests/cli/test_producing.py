@@ -87,8 +87,8 @@ def test_many_and_watch(produce: Cli, worker: Program) -> None:
     assert watched.code == 1
     final = {each["task_id"]: each["status"] for each in map(json.loads, watched.out.splitlines())}
     assert final == dict(zip(task_ids, ["completed", "completed", "failed"], strict=True))
-    lines = produce("watch", task_ids[0], "unknown").out.splitlines()  # whichever answers first
-    assert sorted(lines) == sorted([f"{task_ids[0]} completed", "unknown not_found"])
+    said = produce("watch", task_ids[0], "unknown").out.splitlines()  # whichever answers first
+    assert sorted(said) == sorted([f"{task_ids[0]} completed", "unknown not_found"])
 
 
 def test_many_is_all_or_nothing_and_names_the_line(produce: Cli) -> None:

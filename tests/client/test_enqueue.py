@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -72,20 +72,20 @@ async def transaction(kind: str, dsn: str) -> AsyncIterator[Any]:
             finally:
                 engine.dispose()
         case _:
-            engine = create_async_engine(alchemy(dsn, "asyncpg"))
+            async_engine = create_async_engine(alchemy(dsn, "asyncpg"))
             try:
                 if kind.endswith("session"):
-                    async with AsyncSession(engine) as session, session.begin():
-                        yield session
+                    async with AsyncSession(async_engine) as async_session, async_session.begin():
+                        yield async_session
                 else:
-                    async with engine.begin() as connection:
+                    async with async_engine.begin() as connection:
                         yield connection
             finally:
-                await engine.dispose()
+                await async_engine.dispose()
 
 
 async def enqueue(connection: Any, *args: Any, **options: Any) -> str:
-    outcome = taskgate.enqueue(connection, *args, **options)
+    outcome: str | Awaitable[str] = taskgate.enqueue(connection, *args, **options)
     return await outcome if inspect.isawaitable(outcome) else outcome
 
 
@@ -173,11 +173,12 @@ def test_another_schema(empty_database: str) -> None:
 
 def test_wrong_calls_are_refused_before_the_database(database: str) -> None:
     with psycopg.connect(database) as connection:
-        for request, complaint in (
+        refused: tuple[tuple[Any, str], ...] = (
             ({"prompt": "a\0b"}, "NUL"),
             ({"taskgate": {}}, "reserved"),
             ("text", "is an object"),
-        ):
+        )
+        for request, complaint in refused:
             with pytest.raises(ValueError, match=complaint):
                 taskgate.enqueue(connection, "llm", request)
         with pytest.raises(ValueError, match="no task type"):
@@ -195,8 +196,7 @@ async def test_a_pool_is_no_transaction(database: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_idempotency_key(kind: str, database: str) -> None:
     async def put(connection: Any, prompt: str) -> str:
-        answer = taskgate.enqueue(connection, "llm", {"prompt": prompt}, priority=9, idempotency_key="k")
-        return await answer if inspect.isawaitable(answer) else answer
+        return await enqueue(connection, "llm", {"prompt": prompt}, priority=9, idempotency_key="k")
 
     async with transaction(kind, database) as connection:
         first = await put(connection, "x")

@@ -67,8 +67,8 @@ async def test_once(
     provider: FakeProvider, behaviour: dict[str, object], status: str, code: str | None, said: list[str]
 ) -> None:
     provider.script("Hello", behaviour)
-    settings = {"openai_base_url": provider.url + "/v1", "llm_model": "m", "openai_api_key": "K"}
-    outcome = await ask("Hello", llm_ambiguous="fail", **settings)
+    url = provider.url + "/v1"
+    outcome = await ask("Hello", llm_ambiguous="fail", openai_base_url=url, llm_model="m", openai_api_key="K")
     assert (outcome.status, outcome.error_code) == (status, code)
     assert [name for name, _ in outcome.paid] == said
     assert outcome.paid[0][1]["key"] == key_digest("K")

@@ -266,7 +266,9 @@ def test_the_next_port_is_taken_unless_one_was_asked_for(monkeypatch: pytest.Mon
 def test_a_second_signal_does_not_wait(server_folder: Path) -> None:
     with RunningUp(server_folder / "data").ready() as up:
         pids = all_pids(up)
-        assert urlsplit(up.state().dsn).password not in up.output
+        password = urlsplit(up.state().dsn).password
+        assert password is not None
+        assert password not in up.output
         with psycopg.connect(up.state().dsn) as connection:
             connection.execute(
                 "INSERT INTO tasks (task_id, status, task_type, request, locked_until) "

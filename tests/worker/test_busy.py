@@ -18,7 +18,7 @@ async def test_every_renewal_tells_all_that_is_held(table: Table, start_worker: 
         return int(await table.sql.fetchval("SELECT busy FROM taskgate.workers"))
 
     async def running() -> bool:
-        return await table.sql.fetchval("SELECT count(*) FROM tasks WHERE status = 'running'") == 3
+        return bool(await table.sql.fetchval("SELECT count(*) = 3 FROM tasks WHERE status = 'running'"))
 
     await eventually("a sign of life", seen)
     assert await busy() == 0
@@ -36,6 +36,6 @@ async def test_a_sign_of_life_tells_what_is_held(table: Table, start_worker: Cal
 
     async def two() -> bool:
         ended = await table.sql.fetchval("SELECT count(*) FROM tasks WHERE status = 'completed'")
-        return ended == 1 and await table.sql.fetchval("SELECT busy FROM taskgate.workers") == 2
+        return bool(ended == 1 and await table.sql.fetchval("SELECT busy FROM taskgate.workers") == 2)
 
     await eventually("two of three", two)

@@ -95,6 +95,7 @@ async def test_a_refused_login_is_said_and_tried_again(
     assert said["hint"] == "check DATABASE_URL; it goes on trying"
     place = (shown.hostname, str(shown.port), shown.path[1:], shown.username)
     assert (said["host"], said["port"], said["database"], said["user"]) == place
+    assert parts.password is not None
     assert parts.password not in worker.output()
     assert worker.process.poll() is None, "it keeps trying"
 

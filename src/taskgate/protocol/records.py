@@ -30,7 +30,7 @@ class Remembered:
     """Of a replayed key's tasks, as they are now; `not_found` where one was purged."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would cost more than all else that is made of a row
 class ClaimedTask:
     """A task that this worker holds from now on, under `token`."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import cache
 from importlib.resources import files
@@ -35,6 +35,11 @@ class Session:
 @cache
 def query(name: str) -> str:
     return (files("taskgate.protocol") / "queries" / f"{name}.sql").read_text(encoding="utf-8")
+
+
+def integers(values: Iterable[int]) -> str:
+    """An array of them as a literal: asyncpg looks longer at each element of a list."""
+    return f"{{{','.join(map(str, values))}}}"
 
 
 def seconds(value: timedelta | None) -> float | None:

@@ -15,7 +15,7 @@ from taskgate.protocol.records import (
     Verdicts,
     WorkerInfo,
 )
-from taskgate.protocol.session import Session, interval, seconds, verdicts
+from taskgate.protocol.session import Session, integers, interval, seconds, verdicts
 
 
 class WorkerCalls(Session):
@@ -60,10 +60,10 @@ class WorkerCalls(Session):
         a second round trip; when that fails, the next claim has the same tasks again.
         """
         rows = await self._db.fetch(
-            f"SELECT * FROM {self._f}.claim($1, $2, $3, $4, $5, $6, p_listener => $7, p_ahead => $8)",
+            f"SELECT * FROM {self._f}.claim($1, $2, $3::text::bigint[], $4, $5, $6, p_listener => $7, p_ahead => $8)",
             worker_id,
             slots,
-            list(held),
+            integers(held),
             timedelta(seconds=lease),
             None if types is None else list(types),
             INLINE_BYTES,
@@ -140,9 +140,9 @@ class WorkerCalls(Session):
         """Write results: (task_id, token, JSON text)."""
         return verdicts(
             await self._db.fetch(
-                f"SELECT * FROM {self._f}.complete($1, $2, $3)",
+                f"SELECT * FROM {self._f}.complete($1, $2::text::bigint[], $3)",
                 [task_id for task_id, _, _ in results],
-                [token for _, token, _ in results],
+                integers(token for _, token, _ in results),
                 [result for _, _, result in results],
             )
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -47,6 +48,8 @@ def run_worker(apps: Sequence[str], types: Sequence[str]) -> int:
     except (ValueError, BadApp) as error:
         print(f"taskgate worker: {error}", file=sys.stderr)
         return EXIT_USAGE
+    gc.collect()
+    gc.freeze()  # what is there now stays: no collection need walk it
     worker = Worker(handlers, settings)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         code = runner.run(worker.run())

@@ -110,7 +110,7 @@ class Runner:
             run.started = now()
             run.timer = self._loop.call_later(run.timeout, self.stop, run, "timeout")
             try:
-                task = _task(run, await self._upstream(run.claimed))
+                task = _task(run, await self._upstream(run.claimed) if run.claimed.upstream else None)
                 if len(run.claimed.request) > LARGE_REQUEST:
                     run.claimed = replace(run.claimed, request="")  # it is parsed; as text it would stay for hours
                 begun = True
@@ -132,10 +132,8 @@ class Runner:
             self._settler.put(run, undescribed(run))
         return text is not None
 
-    async def _upstream(self, claimed: ClaimedTask) -> Upstream | None:
+    async def _upstream(self, claimed: ClaimedTask) -> Upstream:
         """Raises PermanentError `unknown_upstream`, unless there is something to be followed."""
-        if not claimed.upstream:
-            return None
         try:
             return await self._upstreams.get(claimed.upstream)
         except PermanentError:

@@ -92,8 +92,8 @@ async def test_a_retired_model_is_named_with_its_replacement(provider: FakeProvi
     assert (outcome.status, outcome.error_code) == ("failed", "model_retired")
     assert "'gemini-omni-1.1-flash'" in (outcome.error or "")
     assert f'TASKGATE_MODEL_ALIASES="{old}=gemini-omni-1.1-flash"' in (outcome.error or "")
-    aliases = {"model_aliases_text": f"{old}=gemini-omni-1.1-flash"}
-    aliased = await ask(provider, {"prompt": "A cat", "model": old}, **aliases)
+    aliases = f"{old}=gemini-omni-1.1-flash"
+    aliased = await ask(provider, {"prompt": "A cat", "model": old}, model_aliases_text=aliases)
     assert (aliased.result["model"], aliased.result["api"]) == ("gemini-omni-1.1-flash", "interactions")
 
 
