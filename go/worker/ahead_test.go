@@ -10,6 +10,8 @@ import (
 	"github.com/taskgate/taskgate/go/internal/testdb"
 )
 
+const aheadPerSlot = 9
+
 // inSlots is how many handlers run, and how many tasks wait for a slot.
 func (b *book) inSlots() (running, waiting int) {
 	b.mu.Lock()
@@ -30,7 +32,7 @@ func taking(took time.Duration) *attempt {
 
 // after is a book of so many slots whose tasks took so long.
 func after(slots int, took ...time.Duration) *book {
-	b := newBook(slots)
+	b := newBook(slots, aheadPerSlot)
 	for _, each := range took {
 		a := taking(each)
 		b.enter(a)
@@ -135,7 +137,7 @@ func TestAskIsForTheSlotsThatAreFree(t *testing.T) {
 
 // bare is a worker that never runs, of which only the book and the buffer are used.
 func bare(t *testing.T, slots int, handler Func) *Worker {
-	w := newWorker(Config{Slots: slots, Lease: time.Minute, Timeout: time.Minute, MaxResultBytes: 1000}, NewLogger(&lines{}, "json", "info"))
+	w := newWorker(Config{Slots: slots, ClaimAhead: aheadPerSlot, Lease: time.Minute, Timeout: time.Minute, MaxResultBytes: 1000}, NewLogger(&lines{}, "json", "info"))
 	w.base = t.Context()
 	w.Handle("t", handler)
 	return w

@@ -34,8 +34,8 @@ type book struct {
 	empty chan struct{} // a signal when nothing is held
 }
 
-func newBook(slots int) *book {
-	return &book{slots: slots, held: make(map[int64]*attempt), freed: make(chan struct{}, 1), empty: make(chan struct{}, 1)}
+func newBook(slots, perSlot int) *book {
+	return &book{slots: slots, ahead: ahead{perSlot: perSlot}, held: make(map[int64]*attempt), freed: make(chan struct{}, 1), empty: make(chan struct{}, 1)}
 }
 
 func (b *book) add(a *attempt) bool {

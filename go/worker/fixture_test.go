@@ -50,6 +50,7 @@ func (l *lines) events(name string) (found []map[string]any) {
 
 func settings(dsn string) Config {
 	return Config{
+		ClaimAhead:  aheadPerSlot,
 		DatabaseURL: dsn, Schema: "public", Slots: 4, Lease: 3 * time.Second, Timeout: 30 * time.Second, Grace: 5 * time.Second,
 		Poll: 40 * time.Second, Host: "127.0.0.1", Port: -1, MaxResultBytes: 1 << 20, MaxThrottle: time.Hour,
 	}

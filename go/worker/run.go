@@ -68,6 +68,7 @@ func (w *Worker) attempt(a *attempt) {
 	case cause != nil:
 		err = stopError{cause}
 	case now() >= w.book.leaseOf(a)-w.margin: // the machine slept, or was very busy
+		w.log.Warn("lease_lost", "task_id", a.task.ID, "token", a.task.Token, "reason", "not_renewed")
 		err = ErrLeaseLost
 	case a.handler == nil:
 		err = Snooze(time.Minute, "this worker has no handler for %q", a.task.Type)
@@ -152,6 +153,7 @@ func (w *Worker) settle(a *attempt, result []byte, err error) {
 		}
 	case errors.Is(err, errNoSlot):
 		s.giveBack("released", "no slot came free for it")
+		s.waited = true
 	case errors.Is(err, ErrShutdown):
 		s.giveBack("released", "the worker stopped")
 	case isStop(err, ErrTimeout):

@@ -29,6 +29,7 @@ type settlement struct {
 	retry   bool
 	delay   *time.Duration // nil: the database's backoff
 	took    time.Duration
+	waited  bool          // for a slot, in vain: it has not begun
 	quiet   bool          // its end was told in the log before
 	trace   string        // of a panic
 	pause   time.Duration // to the next try, when somebody else holds the row
@@ -282,6 +283,9 @@ func (w *Worker) report(s settlement, outcome string) {
 			what = append(what, "traceback", s.trace)
 		}
 		w.log.Warn("task_failed", what...)
+	case s.waited:
+		w.metrics.settled("released", s.took)
+		w.log.Debug("task_released", append(who, "code", s.code, "reason", s.text)...)
 	default:
 		w.metrics.settled("released", s.took)
 		if s.code == "released" || s.code == "lease_lost" {

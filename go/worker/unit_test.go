@@ -131,7 +131,7 @@ func TestBufferPutBackKeepsOrder(t *testing.T) {
 }
 
 func TestBookCountsSlotsUntilTheEndIsConfirmed(t *testing.T) {
-	b := newBook(2)
+	b := newBook(2, 0)
 	one := &attempt{task: &Task{Token: 7}}
 	if !b.add(one) || b.add(&attempt{task: &Task{Token: 7}}) {
 		t.Fatal("a token must be held once")

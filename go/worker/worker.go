@@ -72,7 +72,7 @@ func newWorker(cfg Config, log *slog.Logger) *Worker {
 	_, _ = rand.Read(random[:])
 	w := &Worker{
 		cfg: cfg, handlers: make(map[string]*registered), log: log,
-		host: host, pid: os.Getpid(), margin: leaseMargin(cfg.Lease), book: newBook(max(cfg.Slots, 1)),
+		host: host, pid: os.Getpid(), margin: leaseMargin(cfg.Lease), book: newBook(max(cfg.Slots, 1), cfg.ClaimAhead),
 		ready: make(chan struct{}, 1), called: make(chan struct{}, 1), idleMedia: make(chan struct{}, 1), draining: make(chan struct{}), atOnce: make(chan struct{}),
 	}
 	w.id = fmt.Sprintf("%s:%d:%s", host, w.pid, hex.EncodeToString(random[:]))

@@ -83,6 +83,13 @@ class Settings(BaseSettings):
 
     # workers
     slots: int = env("TASKGATE_SLOTS", default=20, ge=1, le=100_000, description="tasks at once in one process")
+    claim_ahead: int = env(
+        "TASKGATE_CLAIM_AHEAD",
+        default=0,
+        ge=0,
+        le=20,
+        description="so many more tasks claimed for each free slot, while tasks take a millisecond or two",
+    )
     lease_seconds: float = env("TASKGATE_LEASE_SECONDS", default=60, ge=1, le=86400, description="a lease")
     timeout_seconds: float = env("TASKGATE_TIMEOUT_SECONDS", default=600, gt=0, description="one attempt")
     grace_seconds: float = env("TASKGATE_GRACE_SECONDS", default=30, ge=0, description="drain after SIGTERM")

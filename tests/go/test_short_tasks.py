@@ -47,7 +47,12 @@ def fleet(request: pytest.FixtureRequest, start_worker: Callable[..., WorkerProc
         started = []
         for n in range(count):
             program = {"app": None, "program": span_program} if kinds[n % len(kinds)] else {}
-            always = {"TASKGATE_SLOTS": "1", "TASKGATE_POLL_SECONDS": "60", "TASKGATE_LEASE_SECONDS": "30"}
+            always = {
+                "TASKGATE_SLOTS": "1",
+                "TASKGATE_CLAIM_AHEAD": "9",
+                "TASKGATE_POLL_SECONDS": "60",
+                "TASKGATE_LEASE_SECONDS": "30",
+            }
             started.append(start_worker(types, **program, **always))
         return started
 

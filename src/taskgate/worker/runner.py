@@ -50,7 +50,7 @@ class Runner:
         self, handlers: Handlers, settings: Settings, calls: Calls, settler: Settler, media: MediaStore | None = None
     ) -> None:
         self.runs: dict[int, Run] = {}
-        self.slots = Slots(settings.slots)
+        self.slots = Slots(settings.slots, settings.claim_ahead)
         self.threads = DaemonThreads(settings.slots)
         self._settings = settings
         self._calls = calls

@@ -187,7 +187,8 @@ class Settler:
                 log.debug("task_completed", **run.log_fields(), attempt=run.claimed.attempt, seconds=run.seconds)
         elif isinstance(settlement, Release):
             self.counts["released"] += 1
-            log.info("task_released", **run.log_fields(), code=settlement.code, delay_seconds=settlement.delay)
+            say = log.debug if run.reason == "no_slot" else log.info
+            say("task_released", **run.log_fields(), code=settlement.code, delay_seconds=settlement.delay)
         elif isinstance(settlement, Failure) and settlement.code == "cancelled":
             self.counts["cancelled"] += 1
             log.info("task_cancelled", **run.log_fields(), seconds=run.seconds)

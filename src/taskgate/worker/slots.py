@@ -1,8 +1,9 @@
 """Who is in a slot, and who waits for one.
 
-Where tasks end sooner than a claim takes, slots are idle most of the time. So a process whose last tasks were short
-claims more than its free slots. What it claims ahead is its own, counts for the limit and has its lease, but waits
-until a slot is free. Where that takes longer than PATIENCE_SECONDS it is given back, for others to take.
+Where tasks end sooner than a claim takes, slots are idle most of the time. So a process that may
+(TASKGATE_CLAIM_AHEAD), and whose last tasks were short, claims more than its free slots. What it claims ahead is its
+own, counts for the limit and has its lease, but waits until a slot is free. Where that takes longer than
+PATIENCE_SECONDS it is given back, for others to take.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from taskgate.worker.run import Run
 
-SHORT_SECONDS = 0.004
+SHORT_SECONDS = 0.002
 PATIENCE_SECONDS = 0.02
-PER_SLOT = 9
 MOST = 200
 """A process holds no more than so many for the sake of claiming ahead: larger claims would not be cheaper by task."""
 WORTH = 50
@@ -23,10 +23,14 @@ WORTH = 50
 
 
 class Slots:
-    """The slots of one process. Only the event loop's thread touches it."""
+    """The slots of one process, which claims up to `per_slot` tasks ahead for each free one.
 
-    def __init__(self, slots: int) -> None:
+    Only the event loop's thread touches it.
+    """
+
+    def __init__(self, slots: int, per_slot: int) -> None:
         self.slots = slots
+        self._per_slot = per_slot
         self.waiting: deque[Run] = deque()
         self._running = 0  # handlers
         self._short = 0  # tasks in a row that were
@@ -39,7 +43,7 @@ class Slots:
         free = self.slots - held
         if self.waiting or self._running >= self.slots:
             return max(0, free), 0
-        ahead = min(self._short, PER_SLOT * (self.slots - self._running), MOST - self.slots) + min(0, free)
+        ahead = min(self._short, self._per_slot * (self.slots - self._running), MOST - self.slots) + min(0, free)
         if ahead < (1 if free > 0 else WORTH):
             return max(0, free), 0
         return max(0, free), ahead
