@@ -59,15 +59,17 @@ def run(given: argparse.Namespace) -> Report:
     with tempfile.TemporaryDirectory(prefix="taskgate-bench-") as folder, bench_server() as server:
         program = build_go(Path(folder))
         dsn, origin = migrated(server, "single"), server.create_database("origin")
+        dsn_ahead = migrated(server, "ahead")  # workers that found the limit reached are told of room for a minute
         report = Report("Single-slot workers", server_facts(dsn))
         with (
             psycopg.connect(dsn, autocommit=True) as connection,
+            psycopg.connect(dsn_ahead, autocommit=True) as connection_ahead,
             psycopg.connect(origin, autocommit=True) as their_connection,
         ):
             their_connection.execute(ORIGIN_TABLE)
             for _ in range(given.runs):
                 ours.append(_ours(connection, dsn, program, given.tasks, given.workers, {}))
-                ahead.append(_ours(connection, dsn, program, given.tasks, given.workers, AHEAD))
+                ahead.append(_ours(connection_ahead, dsn_ahead, program, given.tasks, given.workers, AHEAD))
                 theirs.append(_theirs(their_connection, origin, given.tasks, given.workers))
     report.add(f"taskgate, {given.workers} Go workers of one slot: tasks", ours, "/s")
     report.add(f"the origin's SQL, {given.workers} pgbench clients: tasks", theirs, "/s")

@@ -258,3 +258,11 @@ func TestSnoozesHaveAFloor(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+func TestACollectionIsRareWhileTheHeapIsSmall(t *testing.T) {
+	for live, want := range map[uint64]int{0: 400, 1 << 20: 400, 16 << 20: 400, 32 << 20: 200, 64 << 20: 100, 1 << 30: 100} {
+		if got := gcPercent(live); got != want {
+			t.Errorf("%d bytes live: %d percent, not %d", live, got, want)
+		}
+	}
+}
