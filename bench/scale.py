@@ -24,7 +24,7 @@ from bench.report import Report
 from bench.server import bench_server, migrated, server_facts
 
 SLOTS = 400
-SMALL_BACKLOG = 300_000
+SMALL_BACKLOG = 500_000
 FLAT = 1.5
 
 
