@@ -13,15 +13,7 @@ import (
 // cycling is a claimer of one slot that the test drives itself, with one task in hand and another that waits.
 func cycling(t *testing.T, dsn, through string) (*rig, *claimer, settlement) {
 	t.Helper()
-	cfg := settings(through)
-	cfg.Slots = 1
-	r := &rig{t: t, dsn: dsn, log: &lines{}, db: testdb.Connect(t, dsn)}
-	r.w = newWorker(cfg, NewLogger(r.log, "json", "info"))
-	r.w.base = t.Context()
-	r.w.Handle("t", func(context.Context, *Task) (any, error) { return nil, nil })
-	if err := r.w.prepare(); err != nil {
-		t.Fatal(err)
-	}
+	r := standing(t, dsn, through)
 	c := &claimer{w: r.w}
 	r.connect(c)
 	r.submit("first", "t", "{}")

@@ -155,3 +155,18 @@ func receive[T any](t *testing.T, from <-chan T) T {
 		panic("unreachable")
 	}
 }
+
+// standing is a worker of one slot that does not run: the test drives its parts itself. It connects through another address.
+func standing(t *testing.T, dsn, through string) *rig {
+	t.Helper()
+	cfg := settings(through)
+	cfg.Slots = 1
+	r := &rig{t: t, dsn: dsn, log: &lines{}, db: testdb.Connect(t, dsn)}
+	r.w = newWorker(cfg, NewLogger(r.log, "json", "info"))
+	r.w.base = t.Context()
+	r.w.Handle("t", func(context.Context, *Task) (any, error) { return nil, nil })
+	if err := r.w.prepare(); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}

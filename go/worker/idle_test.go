@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -12,15 +11,7 @@ import (
 func idling(t *testing.T) (*rig, *claimer) {
 	t.Helper()
 	dsn := testdb.New(t)
-	cfg := settings(dsn)
-	cfg.Slots = 1
-	r := &rig{t: t, dsn: dsn, log: &lines{}, db: testdb.Connect(t, dsn)}
-	r.w = newWorker(cfg, NewLogger(r.log, "json", "info"))
-	r.w.base = t.Context()
-	r.w.Handle("t", func(context.Context, *Task) (any, error) { return nil, nil })
-	if err := r.w.prepare(); err != nil {
-		t.Fatal(err)
-	}
+	r := standing(t, dsn, dsn)
 	later := time.Now().Add(time.Hour)
 	c := &claimer{w: r.w, recoverAt: later, purgeAt: later}
 	r.connect(c)

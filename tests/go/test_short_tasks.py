@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.go.conftest import ROOT
+from tests.go.conftest import build
 from tests.go.test_groups import most_at_once
 from tests.processes import Table, WorkerProcess, eventually
 from tests.worker_fixtures import start_worker, table
@@ -32,10 +30,7 @@ Fleet = Callable[..., list[WorkerProcess]]
 
 @pytest.fixture(scope="session")
 def span_program(tmp_path_factory: pytest.TempPathFactory) -> str:
-    program = tmp_path_factory.mktemp("go") / "span"
-    command = [str(ROOT / "scripts/go.sh"), "build", "-trimpath", "-o", str(program), "./internal/span"]
-    subprocess.run(command, check=True, env={**os.environ, "CGO_ENABLED": "0"}, timeout=900)
-    return str(program)
+    return build(tmp_path_factory, "./internal/span")
 
 
 @pytest.fixture(params=["go", "python", "both"])
