@@ -2,8 +2,8 @@
 
 Results are kept, fencing and the exact limit are on; the limit is the number of slots. The reference runs under that
 limit too: one pgbench client that claims and completes batches of as many tasks, and two with half of that each; the
-faster one counts. With 20 slots the workers are measured under a fleet's limit as well, claiming ahead
-(TASKGATE_CLAIM_AHEAD). Rates come from the rows' own timestamps, first start to last end.
+faster one counts. With 20 slots the workers are measured under a fleet's limit as well, where there is room to claim
+ahead. Rates come from the rows' own timestamps, first start to last end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from bench.server import bench_server, migrated, server_facts
 TASKS = {400: 120_000, 100: 80_000, 20: 40_000}
 LIMITS = {20: (20, 400)}
 """By slots, where it is not the slots alone. Beyond them a worker may claim ahead."""
-AHEAD = {"TASKGATE_CLAIM_AHEAD": "9"}
 AT_LEAST = {("taskgate Go", 400): 20_000.0}
 LEAST_SHARE = {400: 0.6}
 """Of the reference, by slots."""
@@ -66,8 +65,6 @@ def run(given: argparse.Namespace) -> Report:
             for slots, limit in settings(map(int, given.slots.split(","))):
                 tasks = given.tasks or TASKS.get(slots, 40_000)
                 processes = {name: of(slots) for name, of in measured.items() if name not in CLIENTS or slots == limit}
-                if limit > slots:
-                    processes = {name: (command, env | AHEAD) for name, (command, env) in processes.items()}
                 rates, cpu = _take_turns(connection, processes, tasks, limit, given.runs)
                 tell(report, rates, cpu, slots, limit)
     return report
@@ -101,7 +98,7 @@ def tell(
     limit: int,
 ) -> None:
     """Adds the lines of one comparison."""
-    setting = f"{slots} slots, limit {limit}" + (", claiming ahead" if limit > slots else "")
+    setting = f"{slots} slots, limit {limit}"
     workers = [name for name in rates if name not in CLIENTS]
     for name in workers:
         at_least = AT_LEAST.get((name, slots)) if slots == limit else None

@@ -41,12 +41,14 @@ def bulk(peer: Peer, command: Sequence[str], jobs: int) -> float:
         return _enqueued(command, "bulk", environment, jobs)
 
 
-def drain(peer: Peer, command: Sequence[str], jobs: int, slots: int) -> float:
+def drain(peer: Peer, command: Sequence[str], jobs: int, slots: int, limit: int = 0) -> float:
     """No-op jobs a second by one worker process, from the first job's start until the last one's end is stored.
+
+    `limit`: of the whole fleet, for a peer that has one; 0: none.
 
     Raises AdapterError when not every job ended well and was started once.
     """
-    with ready(peer, command, {"PEER_SLOTS": str(slots)}) as environment:
+    with ready(peer, command, {"PEER_SLOTS": str(slots), "PEER_LIMIT": str(limit)}) as environment:
         _enqueued(command, "bulk" if peer.bulk_jobs else "submit", environment, jobs)
         _settle(environment["PEER_DSN"])
         with Adapter(command, "work", environment | {"PEER_COUNT": str(jobs)}) as worker:

@@ -12,7 +12,7 @@ from statistics import median
 import psycopg
 
 from bench.backlog import fill
-from bench.drain import AHEAD, drain
+from bench.drain import drain
 from bench.peers import measure, reference
 from bench.peers.catalog import PGBOSS, PGQUEUER
 from bench.peers.environment import prepare
@@ -20,25 +20,24 @@ from bench.processes import build_go, go_worker, python_worker
 from bench.report import Report
 from bench.server import bench_server, migrated
 
+LIMITED = "pgqueuer, 20 slots, its own limit 20"
 RATIOS = (  # ours, theirs, the least
     ("taskgate Python, 400 slots, limit 400", "pgqueuer@400", 1.3),
+    ("taskgate Python, 20 slots, limit 20", LIMITED, 2.0),
+    ("taskgate Python, 20 slots, limit 400", "pgqueuer@20", 2.0),
     ("taskgate Python, 20 slots, limit 20", "pgqueuer@20", None),
-    ("taskgate Python, 20 slots, limit 400, claiming ahead", "pgqueuer@20", 2.0),
     ("taskgate Go, 400 slots, limit 400", "pg-boss@1000", 1.3),
 )
 
 
 def own(tasks: int, slots: int, limit: int, program: Path | None = None) -> float:
-    """Our worker; the Go one when its program is given. Where the limit is beyond its slots it claims ahead.
-
-    Measured as bench.drain does.
-    """
+    """Our worker; the Go one when its program is given. Measured as bench.drain does."""
     with bench_server() as server:
         dsn = migrated(server, "drain")
         command, environment = go_worker(program, dsn, slots) if program else python_worker(dsn, slots)
         with psycopg.connect(dsn, autocommit=True) as connection:
             fill(connection, tasks, limit)
-            return drain(connection, tasks, command, environment | (AHEAD if limit > slots else {}))
+            return drain(connection, tasks, command, environment)
 
 
 def versus(report: Report, cache: Path, rounds: int, tasks: int = 0) -> None:
@@ -57,7 +56,8 @@ def versus(report: Report, cache: Path, rounds: int, tasks: int = 0) -> None:
             "taskgate Python, 400 slots, limit 400": partial(own, many, 400, 400),
             "pgqueuer@20": partial(measure.drain, PGQUEUER, queuer, few, 20),
             "taskgate Python, 20 slots, limit 20": partial(own, few, 20, 20),
-            "taskgate Python, 20 slots, limit 400, claiming ahead": partial(own, few, 20, 400),
+            LIMITED: partial(measure.drain, PGQUEUER, queuer, few, 20, limit=20),
+            "taskgate Python, 20 slots, limit 400": partial(own, few, 20, 400),
             "pg-boss@1000": partial(measure.drain, PGBOSS, boss, batched, 1000),
             "taskgate Go, 400 slots, limit 400": partial(own, batched, 400, 400, program),
         }

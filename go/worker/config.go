@@ -80,7 +80,7 @@ func FromEnvironment() (Config, error) {
 		Schema:         r.text("TASKGATE_SCHEMA", "public"),
 		DatabasePooler: r.flag("TASKGATE_DATABASE_POOLER"),
 		Slots:          r.integer("TASKGATE_SLOTS", 20, 1, 100_000),
-		ClaimAhead:     r.integer("TASKGATE_CLAIM_AHEAD", 0, 0, 20),
+		ClaimAhead:     r.integer("TASKGATE_CLAIM_AHEAD", 9, 0, 20),
 		Lease:          r.seconds("TASKGATE_LEASE_SECONDS", 60, 1, 86400),
 		Timeout:        r.seconds("TASKGATE_TIMEOUT_SECONDS", 600, 0.001, 1e9),
 		Grace:          r.seconds("TASKGATE_GRACE_SECONDS", 30, 0, 1e9),

@@ -85,7 +85,7 @@ class Settings(BaseSettings):
     slots: int = env("TASKGATE_SLOTS", default=20, ge=1, le=100_000, description="tasks at once in one process")
     claim_ahead: int = env(
         "TASKGATE_CLAIM_AHEAD",
-        default=0,
+        default=9,
         ge=0,
         le=20,
         description="so many more tasks claimed for each free slot, while tasks take a millisecond or two",

@@ -75,5 +75,5 @@ def test_only_400_slots_have_targets() -> None:
     }
     assert lines["taskgate Go, 100 slots, limit 100 / SQL"].runs == [0.5, 0.5]  # the faster of each round
     assert lines["SQL, two clients, batches of 10, limit 20: tasks"].runs == [20_000, 50_000]
-    assert lines["taskgate Go, 20 slots, limit 400, claiming ahead: tasks"].value == 9_000
+    assert lines["taskgate Go, 20 slots, limit 400: tasks"].value == 9_000
     assert len([name for name in lines if name.endswith("/ SQL")]) == 3  # none where the limit is the fleet's

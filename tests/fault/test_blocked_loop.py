@@ -57,6 +57,33 @@ async def test_a_second_signal_ends_it_at_once(
     assert await worker.ended(60) == 128 + signal.SIGINT
 
 
+async def test_what_waits_behind_it_for_a_slot_goes_to_others(
+    table: Table, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    """The worker's tasks were short, so it has claimed ahead; its timer does not run while the loop is blocked."""
+    always = {"TASKGATE_SLOTS": "1", "TASKGATE_LEASE_SECONDS": "6", "TASKGATE_POLL_SECONDS": "60"}
+    blocked = start_worker("noop,block", **always)
+    await blocked.event("worker_started")
+    await table.final(await table.add("noop", [{}] * 200))
+    await table.sql.execute(
+        "INSERT INTO tasks (task_id, status, task_type, request)"
+        " SELECT 'long', 'pending', 'block', '{\"seconds\": 12}'::jsonb"
+        " UNION ALL SELECT 'short' || i, 'pending', 'noop', '{}'::jsonb FROM generate_series(1, 8) i"
+    )
+    short = [f"short{i}" for i in range(1, 9)]
+    await table.running("long")
+    assert await table.sql.fetchval("SELECT count(*) FROM tasks WHERE status = 'running'") > 1, "it has claimed ahead"
+    start_worker("noop,block", **always)
+    rows = await table.final(short)
+    assert {(row["status"], row["attempts"]) for row in rows.values()} == {("completed", 1)}
+    assert (await table.sql.fetchval("SELECT status FROM tasks WHERE task_id = 'long'")) == "running"
+    given_back = "SELECT error FROM task_history WHERE outcome = 'released' LIMIT 1"
+    assert await table.sql.fetchval(given_back) == "the event loop is blocked"
+    assert json.loads((await table.final(["long"]))["long"]["result"]) == "blocked"
+    blocked.send(signal.SIGTERM)
+    assert await blocked.ended(60) == 0, "it goes on as before, and holds nothing"
+
+
 async def test_a_drain_does_not_wait_for_a_database_that_stands_still(
     table: Table, start_worker: Callable[..., WorkerProcess]
 ) -> None:

@@ -44,7 +44,6 @@ def fleet(request: pytest.FixtureRequest, start_worker: Callable[..., WorkerProc
             program = {"app": None, "program": span_program} if kinds[n % len(kinds)] else {}
             always = {
                 "TASKGATE_SLOTS": "1",
-                "TASKGATE_CLAIM_AHEAD": "9",
                 "TASKGATE_POLL_SECONDS": "60",
                 "TASKGATE_LEASE_SECONDS": "30",
             }
@@ -130,7 +129,7 @@ async def test_a_long_task_does_not_keep_those_claimed_with_it(table: Table, fle
         long, *short = await table.add("span", requests)
         rows = await table.final(short, SOON)
         assert {(row["status"], row["attempts"]) for row in rows.values()} == {("completed", 1)}
-        assert (await table.running(long))["attempts"] == 1, "while it runs"
+        await table.running(long)
         over.touch()
         await table.final([long])
     await rests(table)
@@ -179,14 +178,54 @@ async def test_a_worker_killed_while_it_holds_more_than_it_runs(table: Table, fl
     await eventually("some to be done", lambda: some_are_done(table))
     workers[0].process.kill()
     await asyncio.to_thread(workers[0].process.wait)
-    # its lease is over at once for the test
+    await its_leases_end(table, workers[0])
+    await completed(table, "t", 6000)
+    counted = await table.sql.fetch("SELECT attempts, count(*) AS n FROM tasks GROUP BY 1 ORDER BY 1")
+    assert [row["attempts"] for row in counted] in ([1], [1, 2])
+    assert sum(row["n"] for row in counted if row["attempts"] == 2) <= 1, "what had the slot"
+    await rests(table)
+
+
+async def its_leases_end(table: Table, worker: WorkerProcess) -> None:
+    """At once, for the test."""
     await table.sql.execute("UPDATE taskgate.server_epoch SET seen_at = '-infinity'")
     await table.sql.execute(
         "UPDATE tasks SET locked_until = now() - interval '1 hour', updated_at = now() - interval '2 hours'"
         " WHERE status = 'running' AND worker_id LIKE '%:' || $1 || ':%'",
-        str(workers[0].pid),
+        str(worker.pid),
     )
-    await completed(table, "t", 6000)
-    attempts = await table.sql.fetchval("SELECT max(attempts) FROM tasks")
-    assert attempts <= 2
+
+
+@pytest.mark.parametrize("fleet", ["go", "python"], indirect=True)
+async def test_a_task_that_kills_its_workers_uses_up_its_own_attempts(table: Table, fleet: Fleet) -> None:
+    """Those that were claimed ahead with it had not begun, or are not known to have: the next time it is on its own."""
+    await table.calls.set_limit(40)
+    (worker,) = fleet(1)
+    await started([worker])
+    await add(table, 200, "before")  # so that it claims ahead
+    await completed(table, "before", 200)
+    requests = [{}] * 300
+    ids = await table.add("span", [*requests[:4], {"die": True}, *requests[4:]])
+    deaths = 0
+    while True:
+        await asyncio.to_thread(worker.process.wait)
+        deaths += 1
+        await its_leases_end(table, worker)
+        if deaths == 1:
+            held = await table.sql.fetch("SELECT attempts FROM tasks WHERE status = 'running' ORDER BY seq")
+            assert len(held) > 1, "it had claimed ahead"
+            assert [row["attempts"] for row in held if row["attempts"]] in ([], [1]), "what had the slot"
+        used_up = await table.sql.fetchval("SELECT attempts = 3 FROM tasks WHERE task_id = $1", ids[4])
+        (worker,) = fleet(1)
+        await started([worker])
+        if used_up:
+            break
+    assert deaths in (3, 4), "the first time may not count"
+    rows = await table.final(ids)
+    poison = rows.pop(ids[4])
+    assert (poison["status"], poison["error"], poison["attempts"]) == ("failed", "worker timeout", 3)
+    assert {row["status"] for row in rows.values()} == {"completed"}
+    assert max(row["attempts"] for row in rows.values()) <= 2, (
+        "once at most it stood in the slot, and was not written yet"
+    )
     await rests(table)

@@ -134,7 +134,7 @@ def test_what_has_an_open_operation_keeps_it(db: Db) -> None:
         *[(row["task_id"], row["claim_token"]) for row in db.run("SELECT * FROM tasks WHERE status = 'running'")]
     )
     for worker in ("w", "u"):
-        answer = db.claim(worker, 1, ahead=9)
+        answer = db.claim(worker, 9, ahead=9)
         (row,) = [each for each in answer.rows if each["task_id"] == "paid"]
         assert row["paid"]["operation"] == "op-1"
         assert row["checkpoint"] == {"at": 1}

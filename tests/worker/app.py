@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ async def sleep(task: Task[Any]) -> str:
 async def span(task: Task[Any]) -> dict[str, Any]:
     """As go/internal/span does: when it ran and where, for so many seconds, or until there is a file."""
     begun = time.time()
+    if task.request.get("die"):
+        os.kill(os.getpid(), signal.SIGKILL)
     if "until" in task.request:
         await asyncio.to_thread(_wait_for, Path(task.request["until"]))
     elif task.request.get("seconds"):

@@ -14,7 +14,7 @@ from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
-from signs import COUNT, DSN, PAUSE, SLOTS, Jobs, chunks, payload, say
+from signs import COUNT, DSN, LIMIT, PAUSE, SLOTS, Jobs, chunks, payload, say
 
 
 def body() -> bytes:
@@ -49,7 +49,7 @@ async def work() -> None:
     queue = PgQueuer(AsyncpgDriver(await asyncpg.connect(DSN)))
     jobs = Jobs()
 
-    @queue.entrypoint("noop")
+    @queue.entrypoint("noop", concurrency_limit=LIMIT)
     async def noop(job: Job) -> None:
         jobs.ran(json.loads(job.payload or b"{}")["sent"])
 

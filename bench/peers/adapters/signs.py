@@ -13,6 +13,7 @@ DSN = os.environ.get("PEER_DSN", "")
 REDIS = os.environ.get("PEER_REDIS", "")
 COUNT = int(os.environ.get("PEER_COUNT", "0"))  # jobs to submit, or to wait for
 SLOTS = int(os.environ.get("PEER_SLOTS", "1"))
+LIMIT = int(os.environ.get("PEER_LIMIT", "0"))  # of the whole fleet, where the peer has one; 0: none
 CHUNK = int(os.environ.get("PEER_CHUNK", "1000"))  # jobs a call of the bulk interface
 PAUSE = float(os.environ.get("PEER_PAUSE", "0.02"))  # seconds between two jobs of the latency measurement
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/taskgate/taskgate/go/worker"
@@ -17,6 +18,7 @@ import (
 type request struct {
 	Seconds float64 `json:"seconds"`
 	Until   string  `json:"until"` // the path of a file that will be there
+	Die     bool    `json:"die"`   // kills the process
 }
 
 func main() {
@@ -39,6 +41,11 @@ func span(ctx context.Context, task *worker.Task) (any, error) {
 	var r request
 	if err := json.Unmarshal(task.Request, &r); err != nil {
 		return nil, err
+	}
+	if r.Die {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+			return nil, err
+		}
 	}
 	for ended := false; !ended; {
 		pause := time.Duration(r.Seconds * float64(time.Second))

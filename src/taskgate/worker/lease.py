@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable
 import asyncpg
 
 from taskgate.logs import get_logger
-from taskgate.protocol.calls import Calls
+from taskgate.protocol.calls import Calls, Release
 from taskgate.protocol.connect import Database
 from taskgate.protocol.version import SchemaMismatch
 from taskgate.upkeep import DatabaseState
 from taskgate.worker.clock import now
 from taskgate.worker.link import TROUBLE, Backoff, Link
 from taskgate.worker.loops import kept_going
-from taskgate.worker.results import words
+from taskgate.worker.results import error_text, words
 from taskgate.worker.run import Run
 from taskgate.worker.runner import lease_margin
 from taskgate.worker.wake import Listener
@@ -35,7 +35,9 @@ SIGN_OF_LIFE_SECONDS = 20.0
 
 
 class LeaseKeeper:
-    """`runs` is the runner's table; `stop(run, reason)`, `notified()`, `called()` are called on the worker's loop."""
+    """`runs` is the runner's table; `overdue(before)` takes those claimed before then out of the line for a slot;
+    `stop(run, reason)`, `over(run)`, `notified()`, `called()` are called on the worker's loop.
+    """
 
     def __init__(
         self,
@@ -45,6 +47,8 @@ class LeaseKeeper:
         runs: dict[int, Run],
         *,
         types: list[str],
+        overdue: Callable[[float], list[Run]],
+        over: Callable[[Run], None],
         stop: Callable[[Run, str], None],
         notified: Callable[[], None],
         called: Callable[[], None],
@@ -55,6 +59,8 @@ class LeaseKeeper:
         self._lease = lease
         self._margin = lease_margin(lease)
         self._runs = runs
+        self._overdue = overdue
+        self._over = over
         self._stop_run = stop
         self._state = state
         self._worker_loop = asyncio.get_running_loop()
@@ -125,6 +131,8 @@ class LeaseKeeper:
         while not self._ended:
             at = now()
             check, self._check = self._check, set()
+            if at >= next_regular:
+                await self._give_back_overdue(calls)
             held = [run for run in list(self._runs.values()) if not (run.gone or run.settled)]
             due = any(
                 run.claimed.task_id in check or (at >= next_regular and at - run.renewed_at >= self._lease / 6)
@@ -148,6 +156,23 @@ class LeaseKeeper:
             if not self._check:
                 await self._pause(max(0.01, min(next_regular, next_sign) - now()) if self._runs
                                   else max(0.01, min(next_sign - now(), self._lease / 3)))  # fmt: skip
+
+    async def _give_back_overdue(self, calls: Calls) -> None:
+        """What has waited so long for a slot waits for a handler that blocks the worker's loop: others may take it."""
+        late = self._overdue(now() - self._lease / 6)
+        if not late:
+            return
+        for run in late:
+            run.gone = run.ended = True
+        try:
+            await calls.release([Release(run.task_id, run.token, reason="the event loop is blocked") for run in late])
+        except (*TROUBLE, asyncpg.PostgresError) as error:  # their leases run out
+            log.warning("release_failed", tasks=len(late), error=error_text(words(error)))
+        else:
+            log.info("tasks_given_back", tasks=len(late), reason="the event loop is blocked")
+        for run in late:
+            with contextlib.suppress(RuntimeError):  # that loop has ended
+                self._worker_loop.call_soon_threadsafe(self._over, run)
 
     async def _renew(self, calls: Calls, held: list[Run]) -> None:
         sent = now()

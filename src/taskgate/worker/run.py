@@ -26,7 +26,7 @@ Settlement = str | Failure | Release
 
 class Run:
     """From claim to settlement. The event loop's thread owns it; the lease keeper's thread reads it, moves
-    `lease_until` and sets `reason` and `gone`, each in one assignment.
+    `lease_until` and sets `reason`, `gone` and (of one that never began) `ended`, each in one assignment.
     """
 
     __slots__ = (

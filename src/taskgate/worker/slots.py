@@ -1,13 +1,14 @@
 """Who is in a slot, and who waits for one.
 
-Where tasks end sooner than a claim takes, slots are idle most of the time. So a process that may
-(TASKGATE_CLAIM_AHEAD), and whose last tasks were short, claims more than its free slots. What it claims ahead is its
-own, counts for the limit and has its lease, but waits until a slot is free. Where that takes longer than
-PATIENCE_SECONDS it is given back, for others to take.
+Where tasks end sooner than a claim takes, slots are idle most of the time. So a process whose last tasks were short
+claims more than its free slots (TASKGATE_CLAIM_AHEAD). What it claims ahead is its own, counts for the limit and has
+its lease, but waits until a slot is free. Where that takes longer than PATIENCE_SECONDS it is given back, for others
+to take.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ WORTH = 50
 class Slots:
     """The slots of one process, which claims up to `per_slot` tasks ahead for each free one.
 
-    Only the event loop's thread touches it.
+    The event loop's thread owns it; `overdue` is for the lease keeper's. A run is whose who took it out of `waiting`.
     """
 
     def __init__(self, slots: int, per_slot: int) -> None:
@@ -64,15 +65,27 @@ class Slots:
             self._short //= 2
         else:
             self._short += 1
-        if self.waiting:
-            return self.waiting.popleft()
-        self._running -= 1
-        return None
+        if (following := self._next()) is None:
+            self._running -= 1
+        return following
 
     def clear_waiting(self) -> list[Run]:
         """Those that have waited too long: they are not in line any more."""
-        waiting = list(self.waiting)
+        waiting = list(iter(self._next, None))
         if waiting:
-            self.waiting.clear()
             self._short = 0
         return waiting
+
+    def overdue(self, before: float) -> list[Run]:
+        """Those that were claimed before then, by clock.now, and are not in line any more: the loop is blocked."""
+        late = []
+        with contextlib.suppress(IndexError):  # the last one is gone
+            while self.waiting[0].renewed_at < before:
+                late.append(self.waiting.popleft())
+        return late
+
+    def _next(self) -> Run | None:
+        try:
+            return self.waiting.popleft()
+        except IndexError:  # there is none, or the other thread was faster
+            return None

@@ -90,7 +90,8 @@ class Worker:
         self.claimer = Claimer(calls, self.worker_id, self.handlers.names(), lease, settings.poll_seconds, self.runner)
         keeper = LeaseKeeper(
             database, self.worker_id, lease, self.runner.runs, types=self.handlers.names(),
-            stop=self.runner.stop, notified=self.claimer.notified, called=self.claimer.called, state=state,
+            overdue=self.runner.slots.overdue, over=settler.finish, stop=self.runner.stop,
+            notified=self.claimer.notified, called=self.claimer.called, state=state,
         )  # fmt: skip
         self.claimer.listens_by = lambda: keeper.listens_by
         watchdog = Watchdog(self.runner.runs, signals, lease=lease, timeout=settings.timeout_seconds,

@@ -5,7 +5,9 @@
 --             claimed by a call whose answer was lost; it is handed out again (outcome `again`)
 --   p_types   the task types it serves; NULL for every registered one
 --   p_ahead   so many more, but no more than half of the limit, for a process whose tasks end sooner than a claim takes: it
---             holds them until a slot is free, and gives them back (release) where that takes more than a moment. None
+--             holds them until a slot is free, and gives them back (release) where that takes more than a moment. Their
+--             attempt is not counted yet: if the process dies, nobody knows whether they had begun (see recover_tokens).
+--             So only what was never started is taken ahead, and may be tried again; not what has to start in time. None
 --             while tasks of other types wait: they could wait for room for ever; nor where starts are limited by a rate,
 --             for a start that is given back is spent. Not NULL: it can hold more than its slots, so that whatever it lost
 --             comes again at once
@@ -49,6 +51,7 @@ DECLARE
     room integer;
     free integer;
     ahead integer := 0;
+    counted integer := 0;  -- for so many tasks there is a slot
     again tid[];
     taken tid[];
     reserved token_reservations[];
@@ -126,11 +129,13 @@ BEGIN
     IF types IS NULL THEN
         SELECT array_agg(name) INTO types FROM task_types;
     END IF;
-    IF p_ahead > 0 AND NOT others_wait(types) AND NOT EXISTS (SELECT FROM limits m WHERE m.requests_per_minute IS NOT NULL) THEN
+    IF p_ahead > 0 AND NOT others_wait(types)
+        AND NOT EXISTS (SELECT FROM limits m WHERE num_nonnulls(m.requests_per_minute, m.tokens_per_minute) > 0) THEN
         ahead := greatest(0, least(p_ahead + least(0, p_slots - coalesce(cardinality(again), 0)),
                                    room - greatest(free, 0), fleet.max_concurrent / 2));
     END IF;
-    free := greatest(free, 0) + ahead;
+    counted := greatest(free, 0);
+    free := counted + ahead;
     IF free > 0 THEN
         SELECT * INTO got FROM take(free, types, n, alive, l);
         l := got.ledger;
@@ -165,6 +170,15 @@ BEGIN
 
     IF free > 0 THEN
         taken := got.rows_at;
+        IF ahead > 0 AND cardinality(taken) > counted THEN
+            SELECT array_agg(p.at ORDER BY p.ord) INTO taken
+            FROM unnest(taken) WITH ORDINALITY AS p (at, ord) JOIN tasks t ON t.ctid = p.at
+            WHERE p.ord <= counted OR (t.attempts = 0 AND t.run_at IS NULL AND t.start_before IS NULL
+                                       AND coalesce(t.max_attempts, fleet.max_attempts) > 1);
+            IF taken IS NULL THEN
+                verdict := 'full';  -- nothing for a process without a slot
+            END IF;
+        END IF;
         reserved := got.reserved;
         n := got.started;
         l := got.ledger;
@@ -202,13 +216,13 @@ BEGIN
     WITH won AS (
         UPDATE tasks t SET
             status = 'running',
-            attempts = CASE WHEN g.again THEN t.attempts ELSE least(t.attempts, 2147483646) + 1 END,
+            attempts = CASE WHEN g.again OR g.ahead THEN t.attempts ELSE least(t.attempts, 2147483646) + 1 END,
             claim_token = CASE WHEN g.again THEN t.claim_token ELSE nextval('claim_token_seq') END,
             worker_id = p_worker, started_at = CASE WHEN g.again THEN t.started_at ELSE n END,
             locked_until = n + p_lease, updated_at = n, expires_at = NULL,
             start_before = CASE WHEN t.cancel_requested_at IS NOT NULL THEN t.start_before END  -- it has started
         FROM unnest(again || taken) WITH ORDINALITY AS p (at, ord)
-        CROSS JOIN LATERAL (SELECT p.ord <= coalesce(cardinality(again), 0)) AS g (again)
+        CROSS JOIN LATERAL (SELECT p.ord <= coalesce(cardinality(again), 0), p.ord > coalesce(cardinality(again), 0) + counted) AS g (again, ahead)
         WHERE t.ctid = p.at
         RETURNING g.again, p.ord, t.task_id, t.claim_token, t.task_type, t.attempts, t.max_attempts, t.timeout_seconds, t.tenant,
             t.metadata, t.traceparent, t.upstream, t.model, t.created_at, t.run_at,
@@ -224,7 +238,7 @@ BEGIN
             ) END AS paid
     )
     SELECT CASE WHEN b.again THEN 'again' ELSE 'claimed' END, NULL::interval, b.task_id, b.claim_token, b.task_type,
-           CASE WHEN b.inline THEN b.body END, b.attempts, coalesce(b.max_attempts, fleet.max_attempts),
+           CASE WHEN b.inline THEN b.body END, greatest(1, b.attempts), coalesce(b.max_attempts, fleet.max_attempts),
            CASE WHEN b.timeout_seconds > 0 AND b.timeout_seconds < 1e9 THEN b.timeout_seconds END, b.tenant,
            CASE WHEN b.inline THEN b.metadata END, CASE WHEN b.inline THEN b.checkpoint END, b.traceparent,
            n - greatest(n - interval '1 year', least(n, greatest(b.created_at, b.run_at))), b.upstream, b.model, b.paid

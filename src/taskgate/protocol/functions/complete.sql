@@ -23,7 +23,7 @@ BEGIN
             result = CASE WHEN t.cancel_requested_at IS NULL THEN g.result::jsonb END,
             error = CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' END,
             error_code = CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' END,
-            error_info = NULL, settled_token = t.claim_token, locked_until = NULL, updated_at = n, finished_at = n,
+            error_info = NULL, attempts = greatest(1, t.attempts), settled_token = t.claim_token, locked_until = NULL, updated_at = n, finished_at = n,
             expires_at = n + (SELECT s.result_ttl FROM settings s)
         FROM unnest(p_ids, p_tokens, p_results) AS g (id, token, result)
         WHERE t.ctid = ANY (rows_at) AND t.task_id = g.id AND t.claim_token = g.token AND t.status || '' = 'running'

@@ -20,15 +20,16 @@ BEGIN
         SELECT DISTINCT ON (u.id, u.token) * FROM unnest(p_ids, p_tokens, p_errors, p_codes, p_infos, p_retry, p_delays)
             AS u (id, token, error, code, info, retry, delay)
     ), mine AS (
-        SELECT t.task_id, t.claim_token, t.attempts, t.worker_id, t.started_at, s.result_ttl, w.waits,
+        SELECT t.task_id, t.claim_token, b.attempts, t.worker_id, t.started_at, s.result_ttl, w.waits,
                t.cancel_requested_at IS NOT NULL AND NOT w.waits AS cancelled,
                CASE WHEN w.waits THEN g.error WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN p.unsure THEN 'submit_ambiguous' ELSE g.error END AS error,
                CASE WHEN w.waits THEN g.code WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN p.unsure THEN 'submit_ambiguous' ELSE g.code END AS code,
-               g.info::jsonb AS info, coalesce(g.delay, backoff(t.attempts)) AS delay,
-               w.waits OR coalesce(g.retry, false) AND NOT p.unsure AND t.cancel_requested_at IS NULL AND t.attempts < coalesce(t.max_attempts, s.max_attempts) AS again
+               g.info::jsonb AS info, coalesce(g.delay, backoff(b.attempts)) AS delay,
+               w.waits OR coalesce(g.retry, false) AND NOT p.unsure AND t.cancel_requested_at IS NULL AND b.attempts < coalesce(t.max_attempts, s.max_attempts) AS again
         FROM given g
         JOIN tasks t ON t.task_id = g.id AND t.claim_token = g.token AND t.status || '' = 'running'
         CROSS JOIN settings s
+        CROSS JOIN LATERAL (SELECT greatest(1, t.attempts)) AS b (attempts)  -- it has begun
         CROSS JOIN LATERAL (SELECT coalesce(g.retry, false) AND is_ambiguous(t.task_id, t.claim_token)) AS p (unsure)
         CROSS JOIN LATERAL (SELECT coalesce(CASE WHEN g.retry AND t.cancel_requested_at IS NOT NULL AND t.start_before > n
                                                  THEN is_followed(t.task_id, n) END, false)) AS w (waits)
@@ -49,7 +50,7 @@ BEGIN
             settled_token = t.claim_token,
             claim_token = CASE WHEN m.again THEN nextval('claim_token_seq') ELSE t.claim_token END,
             worker_id = CASE WHEN m.again THEN NULL ELSE t.worker_id END,
-            attempts = CASE WHEN m.waits THEN greatest(0, t.attempts - 1) ELSE t.attempts END,
+            attempts = CASE WHEN m.waits THEN m.attempts - 1 ELSE m.attempts END,
             locked_until = NULL, updated_at = n,
             run_at = CASE WHEN m.waits THEN n + least(m.delay, interval '30 seconds') WHEN m.again THEN n + m.delay ELSE t.run_at END,
             finished_at = CASE WHEN NOT m.again THEN n END,

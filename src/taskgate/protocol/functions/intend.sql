@@ -6,8 +6,7 @@ CREATE OR REPLACE FUNCTION intend(p_id text, p_token bigint, p_account text, p_r
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
 DECLARE t record;
 BEGIN
-    SELECT attempts, worker_id, started_at INTO t FROM tasks
-    WHERE task_id = p_id AND claim_token = p_token AND status || '' = 'running' FOR NO KEY UPDATE;
+    SELECT * INTO t FROM begun(p_id, p_token);
     IF NOT FOUND THEN
         RETURN 'stale';
     END IF;

@@ -11,7 +11,7 @@ DECLARE
     kept bigint;
     chunks record;
 BEGIN
-    PERFORM FROM tasks WHERE task_id = p_id AND claim_token = p_token AND status || '' = 'running' FOR NO KEY UPDATE;
+    PERFORM FROM begun(p_id, p_token);
     IF NOT FOUND THEN
         RETURN 'stale';
     END IF;

@@ -1,6 +1,8 @@
 -- Recovery: tasks whose lease ran out go back to the queue, or end `failed` with `worker timeout` when their
 -- attempts are used up (as the origin has it), or `cancelled` when that was asked for. The token changes, so
 -- a late answer of the old worker is stale. Rows that others hold are skipped: the next call finds them.
+-- A task that was claimed ahead and does not say that it had begun goes back uncounted (its attempts are 0, see claim),
+-- and has a run_at from then on, so it is not taken ahead again: one that kills its process soon does so at its own cost.
 -- Paid calls: an attempt that followed an operation at the provider costs nothing, the next one resumes it; one that
 -- died while it sent a call ends the task with `submit_ambiguous`, for nobody knows whether the call was paid. A
 -- cancelled task with an open operation goes back too, so that the next worker cancels it at the provider (see cancel).

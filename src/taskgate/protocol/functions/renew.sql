@@ -1,6 +1,7 @@
 -- Prolongs leases from now on, and marks the worker as seen. Answers for each task `done`, `cancel` (renewed,
 -- but its cancellation was asked for: stop the call, then fail it), `stale` (not yours any more: stop it) or
 -- `busy` (not renewed, for somebody else holds the row: ask again soon; it must not cost the others their leases).
+-- What was claimed ahead and still has no attempt gets it counted: nothing waits so long for its slot.
 -- With nothing held it is a sign of life alone, for which no disk need be awaited.
 CREATE OR REPLACE FUNCTION renew(p_worker text, p_ids text[], p_tokens bigint[], p_lease interval, p_draining boolean DEFAULT false)
 RETURNS TABLE (task_id text, token bigint, outcome text)
@@ -29,7 +30,7 @@ BEGIN
     n := clock_timestamp();  -- after the rows are ours
     RETURN QUERY
     WITH put AS (
-        UPDATE tasks t SET locked_until = n + p_lease, updated_at = n
+        UPDATE tasks t SET locked_until = n + p_lease, updated_at = n, attempts = greatest(1, t.attempts)
         FROM unnest(p_ids, p_tokens) AS g (id, token)
         WHERE t.task_id = g.id AND t.task_id = ANY (ours) AND t.claim_token = g.token AND t.status || '' = 'running'
         RETURNING t.task_id, t.claim_token, t.cancel_requested_at

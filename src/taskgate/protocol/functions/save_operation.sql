@@ -8,8 +8,7 @@ DECLARE
     t record;
     live boolean;
 BEGIN
-    SELECT attempts, worker_id, started_at INTO t FROM tasks
-    WHERE task_id = p_id AND claim_token = p_token AND status || '' = 'running' FOR NO KEY UPDATE;
+    SELECT * INTO t FROM begun(p_id, p_token);
     live := FOUND;
     UPDATE task_attempts a SET operation = p_operation::jsonb
     WHERE a.task_id = p_id AND a.token = p_token AND a.submit_intent_at IS NOT NULL;
