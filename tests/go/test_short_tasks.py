@@ -204,7 +204,7 @@ async def test_a_task_that_kills_its_workers_uses_up_its_own_attempts(table: Tab
     await started([worker])
     await add(table, 200, "before")  # so that it claims ahead
     await completed(table, "before", 200)
-    requests = [{}] * 300
+    requests: list[Any] = [{}] * 300
     ids = await table.add("span", [*requests[:4], {"die": True}, *requests[4:]])
     deaths = 0
     while True:
