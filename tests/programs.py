@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -16,17 +17,20 @@ from typing import IO, Any, Self
 from tests.waiting import LONG, until
 
 TASKGATE = str(Path(sys.executable).parent / "taskgate")
+_no_up = tempfile.TemporaryDirectory(prefix="taskgate-no-up-")
 FOREIGN = ("TASKGATE_", "OPENAI_", "GEMINI_", "GOOGLE_", "PG")
 
 
 def environment(**values: str) -> dict[str, str]:
-    """This process's environment without settings of whoever runs the tests, plus `values`."""
+    """This process's environment without settings of whoever runs the tests, or a running `taskgate up` of theirs,
+    plus `values`.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(FOREIGN) and name not in ("DATABASE_URL", "MAX_CONCURRENT_TASKS", "COLUMNS")
     }
-    return {**kept, "NO_COLOR": "1", **values}
+    return {**kept, "NO_COLOR": "1", "XDG_DATA_HOME": _no_up.name, **values}
 
 
 class Log:
