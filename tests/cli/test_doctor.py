@@ -78,6 +78,10 @@ def test_paused_silent_and_unserved(operate: Cli, database: str, worker: Program
     assert found["task types"]["state"] == "fail"
     assert "nobody" in found["task types"]["message"]
     assert found["task types"]["remedy"].endswith("taskgate worker --app MODULE --types nobody")
+    execute(database, "UPDATE tasks SET task_type = 'llm'")
+    remedy = checks(operate("doctor", "--json"))["task types"]["remedy"]
+    assert "OPENAI_API_KEY" in remedy, "without a provider a worker would fail what waits"
+    assert "--app" not in remedy
     execute(database, "SELECT taskgate.set_limit(1000)")
     assert "can never be reached" in checks(operate("doctor", "--json"))["workers"]["message"]
 

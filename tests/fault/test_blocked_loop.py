@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.fault.silent_proxy import SilentProxy
-from tests.processes import Table, WorkerProcess
+from tests.processes import Table, WorkerProcess, eventually
 
 BLOCKED = 70
 
@@ -82,6 +82,33 @@ async def test_what_waits_behind_it_for_a_slot_goes_to_others(
     assert json.loads((await table.final(["long"]))["long"]["result"]) == "blocked"
     blocked.send(signal.SIGTERM)
     assert await blocked.ended(60) == 0, "it goes on as before, and holds nothing"
+
+
+async def test_a_cancellation_does_not_count_what_waits_behind_it(
+    table: Table, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    """It has the leases renewed, but not of what has not begun: that costs nothing when the worker is killed."""
+    worker = start_worker("noop,block", TASKGATE_SLOTS="1", TASKGATE_LEASE_SECONDS="60", TASKGATE_POLL_SECONDS="60")
+    await worker.event("worker_started")
+    await table.final(await table.add("noop", [{}] * 200))
+    await table.sql.execute(
+        "INSERT INTO tasks (task_id, status, task_type, request)"
+        " SELECT 'long', 'pending', 'block', '{\"seconds\": 3600}'::jsonb"
+        " UNION ALL SELECT 'short' || i, 'pending', 'noop', '{}'::jsonb FROM generate_series(1, 8) i"
+    )
+    await table.running("long")
+    before = await table.sql.fetchval("SELECT locked_until FROM tasks WHERE task_id = 'long'")
+    assert await table.calls.cancel("long") == "cancelling"
+
+    async def renewed() -> bool:
+        sql = "SELECT locked_until > $1 FROM tasks WHERE task_id = 'long'"
+        return bool(await table.sql.fetchval(sql, before))
+
+    await eventually("the renewal", renewed)
+    held = "SELECT attempts FROM tasks WHERE status = 'running' AND task_id <> 'long'"
+    attempts = [row["attempts"] for row in await table.sql.fetch(held)]
+    assert len(attempts) >= 8
+    assert set(attempts) == {0}
 
 
 async def test_a_drain_does_not_wait_for_a_database_that_stands_still(

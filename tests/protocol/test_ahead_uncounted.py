@@ -136,9 +136,18 @@ def test_what_may_not_be_started_in_vain_is_not_taken_ahead(db: Db, why: str) ->
     db.set_limit(100)
     db.enqueue(*(f"t{i:02}" for i in range(6)))
     db.run(f"UPDATE tasks SET {why} WHERE task_id IN ('t00', 't01', 't02')")
-    assert db.claim("w", 1, ahead=9).ids == ["t00", "t03", "t04", "t05"]
-    assert db.claim("v", 1, ahead=9).ids == ["t01"]
-    assert db.claim("u", 1).ids == ["t02"]
+    assert db.claim("w", 1, ahead=9).ids == ["t00"], "nor is what stands behind it"
+    assert db.claim("v", 0, ahead=9).outcome == "full"
+    assert db.claim("v", 2, ahead=1).ids == ["t01", "t02", "t03"]
+    assert db.claim("u", 0, ahead=9).ids == ["t04", "t05"]
+
+
+def test_a_first_one_that_may_not_be_taken_ahead_is_not_overtaken(db: Db) -> None:
+    db.set_limit(100)
+    db.enqueue("t1", "t2")
+    db.enqueue("urgent", options='{"priority": 9, "start_within_seconds": 60}')
+    assert db.claim("w", 0, ahead=9).outcome == "full"
+    assert db.claim("w", 1, ahead=9).ids == ["urgent", "t1", "t2"]
 
 
 def test_without_a_slot_nothing_is_left_of_it(db: Db) -> None:
@@ -153,8 +162,8 @@ def test_a_fleet_that_tries_once_claims_nothing_ahead(db: Db) -> None:
     db.set_limit(100)
     db.run("UPDATE settings SET max_attempts = 1")
     db.enqueue("a", "b", "c")
-    db.enqueue("more", options='{"max_attempts": 2}')
-    assert db.claim("w", 1, ahead=9).ids == ["a", "more"]
+    assert db.claim("w", 1, ahead=9).ids == ["a"]
+    assert db.claim("v", 0, ahead=9).outcome == "full"
 
 
 def test_what_came_back_has_to_start_in_time_still(db: Db) -> None:

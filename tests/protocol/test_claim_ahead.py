@@ -22,12 +22,13 @@ def many(db: Db, count: int = 40, task_type: str = "llm", prefix: str = "t") -> 
         (100, 1, 9, 10),
         (100, 4, 9, 13),
         (100, 0, 9, 9),
-        (20, 1, 30, 11),  # half of the limit
+        (20, 1, 30, 10),  # half of the limit
         (20, 0, 30, 10),
-        (20, 15, 30, 20),  # the room
-        (7, 1, 9, 4),
-        (3, 1, 9, 2),
-        (2, 1, 9, 2),
+        (20, 9, 30, 10),
+        (20, 15, 30, 15),  # the slots alone
+        (7, 1, 9, 3),
+        (3, 1, 9, 1),
+        (2, 1, 9, 1),
         (2, 0, 9, 1),
         (1, 1, 9, 1),
         (1, 0, 9, 0),
@@ -35,7 +36,7 @@ def many(db: Db, count: int = 40, task_type: str = "llm", prefix: str = "t") -> 
         (0, 0, 9, 0),
     ],
 )
-def test_ahead_is_bounded_by_the_room_and_by_half_of_the_limit(
+def test_no_more_than_half_of_the_limit_is_held_by_claiming_ahead(
     db: Db, limit: int, slots: int, ahead: int | None, expected: int
 ) -> None:
     db.set_limit(limit)
@@ -61,8 +62,18 @@ def test_ahead_is_bounded_by_what_others_leave(db: Db) -> None:
 def test_several_processes_claim_ahead_up_to_the_limit(db: Db) -> None:
     db.set_limit(10)
     many(db)
-    assert [len(db.claim(name, 1, ahead=9).ids) for name in "abc"] == [6, 4, 0]
+    assert [len(db.claim(name, 1, ahead=9).ids) for name in "abc"] == [5, 5, 0]
     assert db.running() == 10
+
+
+def test_what_is_held_already_counts_among_the_half(db: Db) -> None:
+    db.set_limit(20)
+    many(db)
+    held = db.claim("w", 7).tokens
+    held += db.claim("w", 1, held, ahead=9).tokens
+    assert len(held) == 10
+    assert db.claim("w", 0, held, ahead=9).outcome == "full"
+    assert len(db.claim("w", 3, held, ahead=9).ids) == 3, "slots have no such bound"
 
 
 def test_less_waits_than_asked_for(db: Db) -> None:
@@ -145,9 +156,11 @@ def test_lost_ones_do_not_break_the_limit(db: Db) -> None:
     db.set_limit(6)
     many(db)
     lost = db.claim("w", 1, ahead=9)
-    assert len(lost.ids) == 4
+    assert len(lost.ids) == 3
     answer = db.claim("w", 1, ahead=9)
-    assert [row["outcome"] for row in answer.rows] == ["again"] * 4 + ["claimed"] * 2
+    assert [row["outcome"] for row in answer.rows] == ["again"] * 3, "that is half of it"
+    answer = db.claim("w", 9, ahead=9)
+    assert [row["outcome"] for row in answer.rows] == ["again"] * 3 + ["claimed"] * 3
     assert db.running() == 6
 
 

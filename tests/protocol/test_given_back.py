@@ -77,9 +77,10 @@ def test_who_has_no_slot_free_does_not_wait_for_room(db: Db) -> None:
 
 
 def test_what_is_given_back_is_announced_to_those_at_the_limit(db: Db) -> None:
-    db.set_limit(4)
+    db.set_limit(8)
     many(db)
     answer = db.claim("w", 2, ahead=9)
+    db.set_limit(4)
     assert len(answer.ids) == 4
     listener = db.another()
     listener.run("LISTEN taskgate_ready")
@@ -94,9 +95,10 @@ def test_what_is_given_back_is_announced_to_those_at_the_limit(db: Db) -> None:
 
 def test_room_that_what_was_claimed_ahead_leaves_is_passed_on(db: Db) -> None:
     """Its slots are taken, so it cannot use the room itself: those at the limit need not wait for their next look."""
-    db.set_limit(4)
+    db.set_limit(8)
     many(db)
     answer = db.claim("w", 2, ahead=9)
+    db.set_limit(4)
     listener = db.another()
     listener.run("LISTEN taskgate_ready")
     assert db.claim("at the limit", 1, listener=0).outcome == "full"
@@ -109,9 +111,10 @@ def test_room_that_what_was_claimed_ahead_leaves_is_passed_on(db: Db) -> None:
 
 
 def test_room_is_not_passed_on_when_nothing_waits(db: Db) -> None:
-    db.set_limit(4)
+    db.set_limit(8)
     many(db, 4)
     answer = db.claim("w", 2, ahead=9)
+    db.set_limit(4)
     listener = db.another()
     listener.run("LISTEN taskgate_ready")
     assert db.claim("at the limit", 1, listener=0).outcome == "full"

@@ -128,6 +128,15 @@ def _workers(facts: Facts) -> Iterator[Check]:
             )
 
 
+BUILT_IN = {
+    "llm": "Start a worker that knows a provider, else its tasks fail: set OPENAI_API_KEY (or OPENAI_BASE_URL, for a "
+    "server of your own), or add an upstream; then: taskgate worker --types llm",
+    "veo": "Start a worker that knows a provider, else its tasks fail: set GEMINI_API_KEY, or add an upstream; then: "
+    "taskgate worker --types veo",
+}
+"""What the types need whose handlers are our own."""
+
+
 def _unserved_types(facts: Facts) -> dict[str, int]:
     """The types of pending tasks that no live worker serves, and how many wait."""
     served = {name for row in facts.alive for name in row["types"] or []}
@@ -142,7 +151,7 @@ def _unserved(facts: Facts) -> Iterator[Check]:
                 "task types",
                 "fail",
                 f"{count} tasks of type {name} wait, and no live worker serves that type",
-                f"Start a worker with its handler: taskgate worker --app MODULE --types {name}",
+                BUILT_IN.get(name, f"Start a worker with its handler: taskgate worker --app MODULE --types {name}"),
             )
 
 

@@ -133,7 +133,11 @@ class LeaseKeeper:
             check, self._check = self._check, set()
             if at >= next_regular:
                 await self._give_back_overdue(calls)
-            held = [run for run in list(self._runs.values()) if not (run.gone or run.settled)]
+            all_held = [run for run in list(self._runs.values()) if not (run.gone or run.settled)]
+            # what waits for a slot shows by its age, and by its attempt that is not counted, that it has not begun
+            held = [run for run in all_held if run.task is not None]
+            if waiting := {run.claimed.task_id for run in all_held if run.task is None} & check:
+                self._check_later(waiting)
             due = any(
                 run.claimed.task_id in check or (at >= next_regular and at - run.renewed_at >= self._lease / 6)
                 for run in held
@@ -194,7 +198,10 @@ class LeaseKeeper:
                     log.warning("lease_lost", task_id=run.claimed.task_id, token=run.token, reason="stale")
                 self._tell([run], "lease_lost")
         if again:
-            asyncio.get_running_loop().call_later(min(1.0, self._lease / 10), self._check_these, again)
+            self._check_later(again)
+
+    def _check_later(self, task_ids: set[str]) -> None:
+        asyncio.get_running_loop().call_later(min(1.0, self._lease / 10), self._check_these, task_ids)
 
     def _check_these(self, task_ids: set[str]) -> None:
         assert self._poke is not None

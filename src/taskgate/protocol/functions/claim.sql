@@ -4,10 +4,11 @@
 --   p_held    tokens that this process still holds: a task that runs in its name but is not among them was
 --             claimed by a call whose answer was lost; it is handed out again (outcome `again`)
 --   p_types   the task types it serves; NULL for every registered one
---   p_ahead   so many more, but no more than half of the limit, for a process whose tasks end sooner than a claim takes: it
---             holds them until a slot is free, and gives them back (release) where that takes more than a moment. Their
---             attempt is not counted yet: if the process dies, nobody knows whether they had begun (see recover_tokens).
---             So only what was never started is taken ahead, and may be tried again; not what has to start in time. None
+--   p_ahead   so many more, for a process whose tasks end sooner than a claim takes: it holds them until a slot is free,
+--             and gives them back (release) where that takes more than a moment. With them it holds no more than half of
+--             the limit, so that others go on if it dies. Their attempt is not counted yet: nobody would know then
+--             whether they had begun (see recover_tokens). So what came back once, has a single attempt or has to start
+--             in time is not taken ahead, nor anything behind it: it would be overtaken. None
 --             while tasks of other types wait: they could wait for room for ever; nor where starts are limited by a rate,
 --             for a start that is given back is spent. Not NULL: it can hold more than its slots, so that whatever it lost
 --             comes again at once
@@ -132,7 +133,8 @@ BEGIN
     IF p_ahead > 0 AND NOT others_wait(types)
         AND NOT EXISTS (SELECT FROM limits m WHERE num_nonnulls(m.requests_per_minute, m.tokens_per_minute) > 0) THEN
         ahead := greatest(0, least(p_ahead + least(0, p_slots - coalesce(cardinality(again), 0)),
-                                   room - greatest(free, 0), fleet.max_concurrent / 2));
+                                   room - greatest(free, 0),
+                                   fleet.max_concurrent / 2 - cardinality(held) - coalesce(cardinality(again), 0) - greatest(free, 0)));
     END IF;
     counted := greatest(free, 0);
     free := counted + ahead;
@@ -171,10 +173,10 @@ BEGIN
     IF free > 0 THEN
         taken := got.rows_at;
         IF ahead > 0 AND cardinality(taken) > counted THEN
-            SELECT array_agg(p.at ORDER BY p.ord) INTO taken
-            FROM unnest(taken) WITH ORDINALITY AS p (at, ord) JOIN tasks t ON t.ctid = p.at
-            WHERE p.ord <= counted OR (t.attempts = 0 AND t.run_at IS NULL AND t.start_before IS NULL
-                                       AND coalesce(t.max_attempts, fleet.max_attempts) > 1);
+            SELECT nullif(taken[:counted + min(p.ord) - 1], '{}') INTO taken
+            FROM unnest(taken[counted + 1:] || NULL::tid) WITH ORDINALITY AS p (at, ord) LEFT JOIN tasks t ON t.ctid = p.at
+            WHERE t.ctid IS NULL OR t.attempts > 0 OR t.run_at IS NOT NULL OR t.start_before IS NOT NULL
+               OR coalesce(t.max_attempts, fleet.max_attempts) = 1;
             IF taken IS NULL THEN
                 verdict := 'full';  -- nothing for a process without a slot
             END IF;
