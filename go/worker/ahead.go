@@ -42,7 +42,6 @@ func (b *book) enter(a *attempt) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.running >= b.slots {
-		a.waits = true
 		b.waiting = append(b.waiting, a)
 		return false
 	}
@@ -68,7 +67,7 @@ func (b *book) leave(a *attempt) *attempt {
 	}
 	next := b.waiting[0]
 	b.waiting = b.waiting[1:]
-	next.begun, next.waits = time.Now(), false
+	next.begun = time.Now()
 	return next
 }
 

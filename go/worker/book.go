@@ -19,7 +19,6 @@ type attempt struct {
 	hardAt    time.Duration // a handler that does not stop is let go then
 	lost      bool          // the lease is given up: it is not renewed any more
 	stuck     bool          // said in the log
-	waits     bool          // for a slot: it has not begun, and a renewal would say that it has
 	settles   bool          // the handler has returned, the outcome is on its way
 	succeeded bool
 }

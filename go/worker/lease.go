@@ -22,11 +22,8 @@ func leaseMargin(lease time.Duration) time.Duration { return max(lease/10, 300*t
 // that the connection is alive.
 func (l *link) renew(ctx context.Context) error {
 	var held []*attempt
-	waiting := false
 	l.w.book.each(func(a *attempt) {
-		if a.waits {
-			waiting = true
-		} else if !a.lost {
+		if !a.lost {
 			held = append(held, a)
 		}
 	})
@@ -36,7 +33,7 @@ func (l *link) renew(ctx context.Context) error {
 		return err
 	}
 	switch busy := l.apply(found, sent); {
-	case busy || waiting || err != nil:
+	case busy || err != nil:
 		l.next(sent + min(l.w.cfg.Lease/10, time.Second))
 	case l.w.book.count() > 0: // with a long lease too it says that it lives, and how much it holds
 		l.next(sent + min(l.w.cfg.Lease/3, jitter(signOfLife, 0.8, 1.2)))
