@@ -57,6 +57,17 @@ async def test_a_second_signal_ends_it_at_once(
     assert await worker.ended(60) == 128 + signal.SIGINT
 
 
+async def one_that_blocks_and_eight_behind(table: Table, seconds: int) -> None:
+    """`long`, and `short1` to `short8`, in one statement, for a worker whose last tasks were short."""
+    await table.final(await table.add("noop", [{}] * 200))
+    await table.sql.execute(
+        "INSERT INTO tasks (task_id, status, task_type, request)"
+        " SELECT 'long', 'pending', 'block', jsonb_build_object('seconds', $1::integer)"
+        " UNION ALL SELECT 'short' || i, 'pending', 'noop', '{}' FROM generate_series(1, 8) i",
+        seconds,
+    )
+
+
 async def test_what_waits_behind_it_for_a_slot_goes_to_others(
     table: Table, start_worker: Callable[..., WorkerProcess]
 ) -> None:
@@ -64,12 +75,7 @@ async def test_what_waits_behind_it_for_a_slot_goes_to_others(
     always = {"TASKGATE_SLOTS": "1", "TASKGATE_LEASE_SECONDS": "6", "TASKGATE_POLL_SECONDS": "60"}
     blocked = start_worker("noop,block", **always)
     await blocked.event("worker_started")
-    await table.final(await table.add("noop", [{}] * 200))
-    await table.sql.execute(
-        "INSERT INTO tasks (task_id, status, task_type, request)"
-        " SELECT 'long', 'pending', 'block', '{\"seconds\": 12}'::jsonb"
-        " UNION ALL SELECT 'short' || i, 'pending', 'noop', '{}'::jsonb FROM generate_series(1, 8) i"
-    )
+    await one_that_blocks_and_eight_behind(table, 12)
     short = [f"short{i}" for i in range(1, 9)]
     await table.running("long")
     assert await table.sql.fetchval("SELECT count(*) FROM tasks WHERE status = 'running'") > 1, "it has claimed ahead"
@@ -90,12 +96,7 @@ async def test_a_cancellation_does_not_count_what_waits_behind_it(
     """It has the leases renewed, but not of what has not begun: that costs nothing when the worker is killed."""
     worker = start_worker("noop,block", TASKGATE_SLOTS="1", TASKGATE_LEASE_SECONDS="60", TASKGATE_POLL_SECONDS="60")
     await worker.event("worker_started")
-    await table.final(await table.add("noop", [{}] * 200))
-    await table.sql.execute(
-        "INSERT INTO tasks (task_id, status, task_type, request)"
-        " SELECT 'long', 'pending', 'block', '{\"seconds\": 3600}'::jsonb"
-        " UNION ALL SELECT 'short' || i, 'pending', 'noop', '{}'::jsonb FROM generate_series(1, 8) i"
-    )
+    await one_that_blocks_and_eight_behind(table, 3600)
     await table.running("long")
     before = await table.sql.fetchval("SELECT locked_until FROM tasks WHERE task_id = 'long'")
     assert await table.calls.cancel("long") == "cancelling"

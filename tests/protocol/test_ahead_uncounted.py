@@ -130,7 +130,13 @@ def test_one_that_kills_its_process_pays_alone(db: Db) -> None:
 
 @pytest.mark.parametrize(
     "why",
-    ["max_attempts = 1", "start_before = now() + interval '1 hour'", "run_at = now() - interval '1 s'", "attempts = 1"],
+    [
+        "max_attempts = 1",
+        "max_attempts = 0",
+        "start_before = now() + interval '1 hour'",
+        "run_at = now() - interval '1 s'",
+        "attempts = 1",
+    ],
 )
 def test_what_may_not_be_started_in_vain_is_not_taken_ahead(db: Db, why: str) -> None:
     db.set_limit(100)

@@ -178,7 +178,7 @@ BEGIN
             SELECT nullif(taken[:counted + min(p.ord) - 1], '{}') INTO taken
             FROM unnest(taken[counted + 1:] || NULL::tid) WITH ORDINALITY AS p (at, ord) LEFT JOIN tasks t ON t.ctid = p.at
             WHERE t.ctid IS NULL OR t.attempts > 0 OR t.run_at IS NOT NULL OR t.start_before IS NOT NULL
-               OR coalesce(t.max_attempts, fleet.max_attempts) = 1;
+               OR coalesce(t.max_attempts, fleet.max_attempts) <= 1;
             IF taken IS NULL THEN
                 verdict := 'full';  -- nothing for a process without a slot
             END IF;
