@@ -8,7 +8,8 @@ from collections.abc import Callable
 import hypothesis.strategies as st
 from hypothesis.stateful import precondition, rule
 
-from tests.protocol.walk import Pair, Walk
+from tests.protocol.tools import Answer
+from tests.protocol.walk import Pair, Row, Walk
 
 LEASE = 60.0
 
@@ -45,7 +46,24 @@ class Machine(Walk):
     def claim(self, worker: int, slots: int, lost: bool) -> None:
         held = [token for _, token in self.told[worker]]
         self.look()
-        answer = self.db.claim(f"w{worker}", slots, held, lease=LEASE)
+        self._claimed(worker, slots, held, self.db.claim(f"w{worker}", slots, held, lease=LEASE), lost)
+
+    @rule(worker=workers, which=pick, slots=st.integers(1, 4), lost=st.booleans())
+    def complete_and_claim(self, worker: int, which: int, slots: int, lost: bool) -> None:
+        if not self.believed[worker]:
+            return
+        pair = self.believed[worker][which % len(self.believed[worker])]
+        held = [token for _, token in self.told[worker]]
+        row = self.look().get(pair[0])
+        mine = self.owner.get(pair[0]) == pair[1]
+        (verdict,), answer = self.db.complete_and_claim(
+            pair, worker=f"w{worker}", slots=slots, held=held, lease=LEASE, result=f'{{"token": {pair[1]}}}'
+        )
+        assert answer.outcome != "skipped", "nobody else claims just now"
+        self._claimed(worker, slots, held, answer, lost)
+        self._judge("complete", worker, pair, verdict, mine, row if pair[0] not in answer.ids else self.before[pair[0]])
+
+    def _claimed(self, worker: int, slots: int, held: list[int], answer: Answer, lost: bool) -> None:
         again = [r for r in answer.rows if r["outcome"] == "again"]
         fresh = [r for r in answer.rows if r["outcome"] == "claimed"]
         for row in again:
@@ -100,6 +118,11 @@ class Machine(Walk):
             if verb == "renew" and mine:
                 assert (verdict == "cancel") == (task_id in self.cancelled)
             return
+        self._judge(verb, worker, pair, verdict, mine, row)
+
+    def _judge(self, verb: str, worker: int, pair: Pair, verdict: str, mine: bool, row: Row | None) -> None:
+        """`row`: how a task stays that this worker does not hold."""
+        task_id, token = pair
         if pair in self.told[worker]:
             self.told[worker].remove(pair)
         if mine:

@@ -23,7 +23,7 @@ def test_a_batch_waits_for_no_row(db: Db, verb: str) -> None:
 
 
 def test_batches_that_overlap_do_not_deadlock(db: Db) -> None:
-    """The same tasks, in opposite orders, renewed, settled and recovered at once by four connections."""
+    """The same tasks, in opposite orders, renewed, settled, claimed, cancelled and recovered at once."""
     ids = [f"t{i:03}" for i in range(60)]
     db.set_limit(1000)
     db.run("SET deadlock_timeout = '20ms'")
@@ -48,6 +48,8 @@ def test_batches_that_overlap_do_not_deadlock(db: Db) -> None:
         lambda mine, pairs: mine.release(*pairs[::3]),
         lambda mine, pairs: mine.complete(*reversed(pairs[1:3])),
         lambda mine, pairs: mine.claim("other", 40, types=["llm"]),
+        lambda mine, pairs: mine.complete_and_claim(*reversed(pairs[4:6]), worker="third", slots=4),
+        lambda mine, pairs: [mine.cancel(task_id) for task_id, _ in pairs[5:8]],
         lambda mine, pairs: mine.recover(),
     )
     db.claim("w", 60)

@@ -66,6 +66,19 @@ class Fleet:
                 time.sleep(0.01)
             for pair in list(held):
                 match dice.choice(["complete"] * 5 + ["fail", "release", "renew", "nothing"]):
+                    case "complete" if dice.random() < 0.5:
+                        tokens = [token for _, token in held]
+                        verdicts, more = db.complete_and_claim(
+                            pair,
+                            worker=name,
+                            slots=4 - len(held),
+                            held=tokens,
+                            lease=LEASE,
+                            result=f'{{"token": {pair[1]}}}',
+                        )
+                        self.finished(pair[0], verdicts == ["done"])
+                        held.remove(pair)
+                        held += more.pairs
                     case "complete":
                         (verdict,) = db.complete(pair, result=f'{{"token": {pair[1]}}}')
                         self.finished(pair[0], verdict == "done")

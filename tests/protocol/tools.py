@@ -113,6 +113,41 @@ class Db:
     def complete(self, *pairs: tuple[str, int], result: str = "{}") -> list[str]:
         return self._verdicts("complete", pairs, [result] * len(pairs))
 
+    def complete_and_claim(
+        self,
+        *pairs: tuple[str, int],
+        worker: str = "w",
+        slots: int = 1,
+        held: Sequence[int] | None = None,
+        lease: float = 60,
+        types: Sequence[str] = ("llm",),
+        ahead: int | None = None,
+        result: str = "{}",
+    ) -> tuple[list[str], Answer]:
+        """A verdict for each pair, and what the claim said, or `skipped`. `held`: the pairs' when not given."""
+        rows = self.run(
+            "SELECT * FROM complete_and_claim(%s, %s, %s, %s, %s, %s, %s * interval '1 second', %s, NULL, %s)",
+            [i for i, _ in pairs],
+            [t for _, t in pairs],
+            [result] * len(pairs),
+            worker,
+            slots,
+            [t for _, t in pairs] if held is None else list(held),
+            lease,
+            list(types),
+            ahead,
+        )
+        claimed = [row for row in rows if row["task_id"] is None or row["outcome"] in ("claimed", "again")]
+        told = {(row["task_id"], row["token"]): row["outcome"] for row in rows if row not in claimed}
+        assert "done" not in told.values()
+        verdicts = [told.pop(pair, "done") for pair in pairs]
+        assert not told
+        if not claimed:
+            return verdicts, Answer("skipped")
+        if claimed[0]["task_id"] is None:
+            return verdicts, Answer(claimed[0]["outcome"], [], claimed[0]["next_due"])
+        return verdicts, Answer("claimed", claimed)
+
     def _verdicts(self, verb: str, pairs: Sequence[tuple[str, int]], values: list[str]) -> list[str]:
         rows = self.run(f"SELECT * FROM {verb}(%s, %s, %s)", [i for i, _ in pairs], [t for _, t in pairs], values)
         assert [(row["task_id"], row["token"]) for row in rows] == list(pairs), "one answer a row, in order"

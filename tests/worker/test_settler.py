@@ -9,12 +9,19 @@ from typing import Any
 import asyncpg
 from structlog.testing import capture_logs
 
-from taskgate.protocol.calls import Calls, Failure, Verdicts
+from taskgate.protocol.calls import Calls, ClaimAnswer, Failure, Verdicts
 from tests.processes import Table, eventually
-from tests.worker.test_claimer import claiming
+from tests.worker.claiming import claiming
 
 
-class RefusingCalls(Calls):
+class Writes(Calls):
+    """Real calls; what `complete` does here, it does with a claim along as well, which brings nothing."""
+
+    async def complete_and_claim(self, results: Any, *_: Any, **__: Any) -> tuple[Verdicts, ClaimAnswer]:
+        return await self.complete(results), ClaimAnswer("busy", [], None)
+
+
+class RefusingCalls(Writes):
     """Real calls, but the database takes no outcome; `fail` only where `takes_failures`."""
 
     takes_failures = False
@@ -70,7 +77,7 @@ async def test_what_cannot_be_written_at_all_is_held_until_its_lease_ends(table:
     assert (await table.row(later))["attempts"] >= 1
 
 
-class BusyCalls(Calls):
+class BusyCalls(Writes):
     """Real calls; the first of the tasks is held by somebody, so many times."""
 
     def __init__(self, connection: Any) -> None:

@@ -70,43 +70,7 @@ class WorkerCalls(Session):
             listener,
             ahead,
         )
-        if rows[0]["task_id"] is None:
-            return ClaimAnswer(rows[0]["outcome"], [], seconds(rows[0]["next_due"]))
-        bodies: dict[str, Any] = {row["task_id"]: row for row in rows}
-        large = [row for row in rows if row["request"] is None]
-        if large:
-            fetched = await self._db.fetch(
-                f"SELECT * FROM {self._f}.claimed_bodies($1, $2)",
-                [row["task_id"] for row in large],
-                [row["token"] for row in large],
-            )
-            bodies |= {row["task_id"]: row for row in fetched}
-        return ClaimAnswer(
-            "claimed",
-            [
-                ClaimedTask(
-                    task_id=row["task_id"],
-                    token=row["token"],
-                    task_type=row["task_type"],
-                    request=bodies[row["task_id"]]["request"],
-                    attempt=row["attempt"],
-                    max_attempts=row["max_attempts"],
-                    timeout_seconds=row["timeout_seconds"],
-                    tenant=row["tenant"],
-                    metadata=bodies[row["task_id"]]["metadata"],
-                    checkpoint=bodies[row["task_id"]]["checkpoint"],
-                    traceparent=row["traceparent"],
-                    waited_seconds=seconds(row["waited"]) or 0.0,
-                    again=row["outcome"] == "again",
-                    upstream=row.get("upstream") or "",
-                    model=row.get("model") or "",
-                    paid=row.get("paid"),
-                )
-                for row in rows
-                if bodies[row["task_id"]]["request"] is not None  # else it was taken away meanwhile
-            ],
-            None,
-        )
+        return await self._claim_answer(rows)
 
     async def listen_alone(self, types: Sequence[str] | None) -> int:
         """Listen on a channel of this connection's own, for a worker that serves `types`; its number, for `claim`."""
@@ -145,6 +109,83 @@ class WorkerCalls(Session):
                 integers(token for _, token, _ in results),
                 [result for _, _, result in results],
             )
+        )
+
+    async def complete_and_claim(
+        self,
+        results: Sequence[tuple[str, int, str]],
+        worker_id: str,
+        slots: int,
+        held: Sequence[int],
+        lease: float,
+        types: Sequence[str] | None,
+        *,
+        ahead: int | None = None,
+    ) -> tuple[Verdicts, ClaimAnswer]:
+        """Write results, and claim into the slots that this frees, in one round trip and one commit.
+
+        `held` has the tokens of `results` too. The claim is `busy` while another one is under way: results do not wait.
+        """
+        rows = await self._db.fetch(
+            f"SELECT * FROM {self._f}.complete_and_claim"
+            "($1, $2::text::bigint[], $3, $4, $5, $6::text::bigint[], $7, $8, $9, $10)",
+            [task_id for task_id, _, _ in results],
+            integers(token for _, token, _ in results),
+            [result for _, _, result in results],
+            worker_id,
+            slots,
+            integers(held),
+            timedelta(seconds=lease),
+            None if types is None else list(types),
+            INLINE_BYTES,
+            ahead,
+        )
+        answers = {(task_id, token): "done" for task_id, token, _ in results}
+        claimed = []
+        for row in rows:
+            if row["task_id"] is None or row["outcome"] in ("claimed", "again"):
+                claimed.append(row)
+            else:
+                answers[row["task_id"], row["token"]] = row["outcome"]
+        return answers, await self._claim_answer(claimed) if claimed else ClaimAnswer("busy", [], None)
+
+    async def _claim_answer(self, rows: Sequence[Any]) -> ClaimAnswer:
+        if rows[0]["task_id"] is None:
+            return ClaimAnswer(rows[0]["outcome"], [], seconds(rows[0]["next_due"]))
+        bodies: dict[str, Any] = {row["task_id"]: row for row in rows}
+        large = [row for row in rows if row["request"] is None]
+        if large:
+            fetched = await self._db.fetch(
+                f"SELECT * FROM {self._f}.claimed_bodies($1, $2)",
+                [row["task_id"] for row in large],
+                [row["token"] for row in large],
+            )
+            bodies |= {row["task_id"]: row for row in fetched}
+        return ClaimAnswer(
+            "claimed",
+            [
+                ClaimedTask(
+                    task_id=row["task_id"],
+                    token=row["token"],
+                    task_type=row["task_type"],
+                    request=bodies[row["task_id"]]["request"],
+                    attempt=row["attempt"],
+                    max_attempts=row["max_attempts"],
+                    timeout_seconds=row["timeout_seconds"],
+                    tenant=row["tenant"],
+                    metadata=bodies[row["task_id"]]["metadata"],
+                    checkpoint=bodies[row["task_id"]]["checkpoint"],
+                    traceparent=row["traceparent"],
+                    waited_seconds=seconds(row["waited"]) or 0.0,
+                    again=row["outcome"] == "again",
+                    upstream=row.get("upstream") or "",
+                    model=row.get("model") or "",
+                    paid=row.get("paid"),
+                )
+                for row in rows
+                if bodies[row["task_id"]]["request"] is not None  # else it was taken away meanwhile
+            ],
+            None,
         )
 
     async def fail(self, failures: Sequence[Failure]) -> Verdicts:

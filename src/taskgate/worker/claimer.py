@@ -7,6 +7,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -46,6 +47,26 @@ to the second, so that a large fleet need not be woken in vain by hundreds of ta
 """
 
 
+MAX_REFILL = 50
+"""Up to so many results are written and slots refilled in one call, which saves a round trip and a commit. With more,
+it gains more that the database writes results and claims at the same time.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Refill:
+    """What is claimed along with results."""
+
+    results: int
+    worker_id: str
+    slots: int
+    held: list[int]
+    lease: float
+    types: list[str]
+    ahead: int
+    sent: float
+
+
 class Claimer:
     """Claims for `runner`. `wake()` when a slot was freed, `notified()` when tasks may have come or the limit moved,
     `called()` when tasks came and this process was chosen to take them.
@@ -72,6 +93,9 @@ class Claimer:
         self._spread = 0.0
         self._roused = False  # the claim was caused by a notification
         self._called = False
+        self._lacks = ""  # "slot" or "room" while `work` waits for one
+        self._refilling = False  # then nothing may be claimed beside it: it would get the same tasks again
+        self._may_refill = True
         self.listens_by: Callable[[], int] = lambda: 0
         """The number by which this process is woken alone; 0 while it hears nothing."""
         self._say_claimed: bool = log.is_enabled_for(logging.DEBUG)
@@ -80,6 +104,8 @@ class Claimer:
 
     def wake(self) -> None:
         """A slot of this process is free again."""
+        if self._refilling:
+            return
         self._slot_freed.set()
         self._anything.set()
 
@@ -102,11 +128,13 @@ class Claimer:
         """Claim until `stop`. Raises SchemaMismatch when the database was migrated out of this program's range."""
         while not self._stopping:
             free, ahead = self._runner.ask()
-            if free + ahead <= 0:
+            if free + ahead <= 0 or self._refilling:
                 # only a freed slot helps; cleared first, or an old one would make this loop spin
                 self._slot_freed.clear()
-                if sum(self._runner.ask()) <= 0:
+                if self._refilling or sum(self._runner.ask()) <= 0:
+                    self._lacks = "slot"
                     await self._wait(None, notifications=False)
+                    self._lacks = ""
                 continue
             free = min(free, self._most)
             ahead = min(ahead, self._most - free)
@@ -133,6 +161,7 @@ class Claimer:
                 continue
             self._trouble.reset()
             self._last_error = ""
+            self._may_refill = True
             await self._use(answer, free + ahead, sent)
         with contextlib.suppress(*TROUBLE, asyncpg.PostgresError):  # else it may be woken in others' stead
             async with asyncio.timeout(BE_BUSY_SECONDS):
@@ -145,20 +174,8 @@ class Claimer:
             self._spread /= 2
             self._full.reset()
             self._unsure.reset()
-            if took > self._lease / 2:
-                # Too old to begin with. They are not among the tokens held, so the next claim brings them again.
-                log.warning("claim_too_late", tasks=len(answer.tasks), seconds=round(took, 3))
+            if not await self._begin(answer.tasks, sent):
                 return
-            if self._stopping:
-                await give_back(self._calls, answer.tasks)
-                return
-            self.claimed += len(answer.tasks)
-            for task in answer.tasks:
-                if self._say_claimed:
-                    log.debug("task_claimed", task_id=task.task_id, task_type=task.task_type, token=task.token,
-                              attempt=task.attempt, waited_seconds=round(task.waited_seconds, 3))  # fmt: skip
-                self._runner.start(task, sent)
-            self._runner.bound_wait()
             if len(answer.tasks) < free:
                 await self._wait(PARTIAL_SECONDS * random.uniform(0.5, 1.5))
             else:
@@ -176,8 +193,10 @@ class Claimer:
             if answer.next_due is not None:
                 delay = min(delay, max(answer.next_due, 0.001))
                 pause = min(pause, delay)
+            self._lacks = "room"
             if not await self._wait(pause, notifications=False):
                 await self._wait(max(0.0, delay - pause))
+            self._lacks = ""
         else:
             self._unsure.reset()
             self._full.reset()
@@ -186,6 +205,51 @@ class Claimer:
             if answer.next_due is not None:
                 delay = min(delay, max(0.0, answer.next_due) + random.uniform(0.0, 0.005))
             await self._wait_for_news(min(delay, MAX_POLL_SECONDS))
+
+    async def _begin(self, tasks: list[ClaimedTask], sent: float) -> bool:
+        """Whether these tasks, claimed by a call that was sent then, are under way now."""
+        if (took := now() - sent) > self._lease / 2:
+            # Too old to begin with. They are not among the tokens held, so the next claim brings them again.
+            log.warning("claim_too_late", tasks=len(tasks), seconds=round(took, 3))
+            return False
+        if self._stopping:
+            await give_back(self._calls, tasks)
+            return False
+        self.claimed += len(tasks)
+        for task in tasks:
+            if self._say_claimed:
+                log.debug("task_claimed", task_id=task.task_id, task_type=task.task_type, token=task.token,
+                          attempt=task.attempt, waited_seconds=round(task.waited_seconds, 3))  # fmt: skip
+            self._runner.start(task, sent)
+        self._runner.bound_wait()
+        return True
+
+    def refill(self, results: int) -> Refill | None:
+        """What the call that writes so many results is to claim along; `refilled` must follow. None: it only writes."""
+        if not self._lacks or self._stopping or self._refilling or not self._may_refill or results > MAX_REFILL:
+            return None
+        free, ahead = self._runner.ask(results)
+        if free <= 0:
+            return None
+        free = min(free, MAX_REFILL)
+        self._refilling = True
+        return Refill(
+            results, self._worker_id, free, list(self._runner.runs), self._lease, self._types,
+            min(ahead, self._most - free), now(),
+        )  # fmt: skip
+
+    async def refilled(self, refill: Refill, answer: ClaimAnswer | None) -> None:
+        """What came of it (None: the call failed). Where that is less than was freed, `work` goes on by itself."""
+        begun = 0
+        try:
+            if answer is None:
+                self._may_refill = False  # until a claim succeeded: that it cannot be done must not stop the results
+            elif answer.tasks and await self._begin(answer.tasks, refill.sent):
+                begun = len(answer.tasks)
+        finally:
+            self._refilling = False
+            if begun < refill.results or (self._lacks == "slot" and sum(self._runner.ask()) > 0):
+                self.wake()
 
     def _widen(self, notified: bool, took: float) -> None:
         if notified:

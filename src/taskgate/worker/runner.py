@@ -62,9 +62,9 @@ class Runner:
         self._patience: asyncio.TimerHandle | None = None
         self._handlers = {each.name: (each, _parser(each), _is_async(each)) for each in handlers}
 
-    def ask(self) -> tuple[int, int]:
-        """For how many tasks to claim: for free slots, and ahead."""
-        return self.slots.ask(len(self.runs))
+    def ask(self, settled: int = 0) -> tuple[int, int]:
+        """For how many tasks to claim: for free slots, and ahead; as if so many were settled already."""
+        return self.slots.ask(len(self.runs) - settled)
 
     def start(self, claimed: ClaimedTask, sent: float) -> None:
         """Begin an attempt, at once or when a slot is free; `sent` is when the claim was sent."""

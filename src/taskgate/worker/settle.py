@@ -11,7 +11,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskgate.logs import get_logger
 from taskgate.protocol.calls import Calls, Failure, Release, Verdicts
@@ -20,6 +20,9 @@ from taskgate.worker.link import TROUBLE, Backoff
 from taskgate.worker.loops import say_failed
 from taskgate.worker.results import error_text, words
 from taskgate.worker.run import Run, Settlement
+
+if TYPE_CHECKING:
+    from taskgate.worker.claimer import Claimer
 
 log = get_logger("worker")
 
@@ -48,6 +51,8 @@ class Settler:
         self._aside = 0
         self._loop = asyncio.get_running_loop()
         self._say_completed: bool = log.is_enabled_for(logging.DEBUG)
+        self.claimer: Claimer | None = None
+        """Who may claim along with a write."""
         self.counts = dict.fromkeys(("completed", "failed", "cancelled", "released", "refused"), 0)
         """Settlements written so far, by what became of them; failed attempts that are tried again count as failed."""
 
@@ -103,9 +108,20 @@ class Settler:
         return batch
 
     async def _write(self, batch: list[Run]) -> None:
+        claimer = self.claimer if isinstance(batch[0].settlement, str) else None
+        refill = claimer.refill(len(batch)) if claimer is not None else None
+        answer = None
         try:
-            verdicts = await self._call(batch)
+            if refill is None:
+                verdicts = await self._call(batch)
+            else:
+                verdicts, answer = await self._calls.complete_and_claim(
+                    _results(batch), refill.worker_id, refill.slots, refill.held, refill.lease, refill.types,
+                    ahead=refill.ahead,
+                )  # fmt: skip
         except Exception as error:
+            if claimer is not None and refill is not None:
+                await claimer.refilled(refill, None)
             if isinstance(error, TROUBLE) and not isinstance(error, ValueError):  # that is asyncpg's own refusal
                 await self._again(batch)
             elif len(batch) > 1:
@@ -121,6 +137,8 @@ class Settler:
                 except Exception as error:  # its neighbours are settled all the same
                     say_failed("settler", error)
                     self._finish_if_ended(run)
+            if claimer is not None and refill is not None:
+                await claimer.refilled(refill, answer)
 
     async def _again(self, batch: list[Run]) -> None:
         self._queue.extend(batch)
@@ -152,9 +170,7 @@ class Settler:
             return await self._calls.fail(settlements)
         if isinstance(first, Release):
             return await self._calls.release(settlements)
-        return await self._calls.complete(
-            [(run.claimed.task_id, run.claimed.token, text) for run, text in zip(batch, settlements, strict=True)]
-        )
+        return await self._calls.complete(_results(batch))
 
     def _refused(self, run: Run, error: Exception) -> None:
         """The database does not take this value: the attempt fails, with nothing of the handler's own in the row."""
@@ -204,6 +220,12 @@ class Settler:
         run.settled = True
         if run.ended:
             self.finish(run)
+
+
+def _results(batch: Sequence[Run]) -> list[tuple[str, int, str]]:
+    return [
+        (run.claimed.task_id, run.claimed.token, run.settlement) for run in batch if isinstance(run.settlement, str)
+    ]
 
 
 def _traceback(failure: Failure) -> dict[str, str]:

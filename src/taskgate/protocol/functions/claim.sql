@@ -130,13 +130,17 @@ BEGIN
     IF types IS NULL THEN
         SELECT array_agg(name) INTO types FROM task_types;
     END IF;
-    IF p_ahead > 0 AND NOT others_wait(types)
-        AND NOT EXISTS (SELECT FROM limits m WHERE num_nonnulls(m.requests_per_minute, m.tokens_per_minute) > 0) THEN
+    IF p_ahead > 0 THEN
         ahead := greatest(0, least(p_ahead + least(0, p_slots - coalesce(cardinality(again), 0)),
                                    room - greatest(free, 0),
                                    fleet.max_concurrent / 2 - coalesce(cardinality(again), 0) - greatest(free, 0)
                                    - (SELECT cardinality(alive) - count(*) FROM unnest(alive) AS a
                                       WHERE a NOT IN (SELECT u FROM unnest(held) AS u))));  -- held, and not just settled
+        IF ahead > 0 AND (others_wait(types) OR EXISTS (
+            SELECT FROM limits m WHERE num_nonnulls(m.requests_per_minute, m.tokens_per_minute) > 0
+        )) THEN
+            ahead := 0;
+        END IF;
     END IF;
     counted := greatest(free, 0);
     free := counted + ahead;
