@@ -124,6 +124,8 @@ class Settler:
                 await claimer.refilled(refill, None)
             if isinstance(error, TROUBLE) and not isinstance(error, ValueError):  # that is asyncpg's own refusal
                 await self._again(batch)
+            elif refill is not None:
+                await self._write(batch)  # it may be the claim
             elif len(batch) > 1:
                 for run in batch:  # one value that the database does not take must not spoil the others
                     await self._write([run])
