@@ -143,8 +143,11 @@ async def network(world: World, what: str, _step: dict[str, Any]) -> None:
 
 async def lose_reply(world: World, call: str, _step: dict[str, Any]) -> None:
     assert world.proxy is not None, "the case needs proxy: true"
-    # what shows that the call had an effect: a task's id, or that the write was done
-    world.proxy.lose_reply(call, [task.name for task in world.case.tasks] if call == "claim" else ["done"])
+    # what shows that the call had an effect: a task's id, or that the write was done;
+    # complete_and_claim only tells what it claimed
+    names = [task.name for task in world.case.tasks]
+    signs = {"claim": names, "complete": ["done", "empty", "unsure", *names]}
+    world.proxy.lose_reply(call, signs.get(call, ["done"]))
 
 
 async def restart_postgres(world: World, mode: Any, _step: dict[str, Any]) -> None:

@@ -130,7 +130,7 @@ class Proxy:
                 sql = session.statements.get(body.split(b"\0", 2)[1], b"")
             elif kind == b"Q":
                 sql = body
-            if self._lose is not None and re.search(rb"\b%s\(" % self._lose.encode(), sql):
+            if self._lose is not None and re.search(rb"\b%s(_and_claim)?\(" % self._lose.encode(), sql):
                 session.watched = self._lose
             session.server.write(message)
             await session.server.drain()

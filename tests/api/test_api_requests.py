@@ -272,3 +272,13 @@ async def test_memory_at_rest(api: ApiProcess) -> None:
         for path in ("/tasks", "/stats", "/types", "/workers", "/metrics", "/openapi.json"):
             assert (await client.get(path)).status_code == 200
     assert api.resident_mib < 80
+
+
+async def test_another_method_is_told_what_works(api: ApiProcess) -> None:
+    async with api.client() as client:
+        for path, allowed in (("/tasks/x", "GET"), ("/tasks", "GET, POST")):
+            answer = await client.delete(path)
+            assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+            assert answer.json()["code"] == "method_not_allowed"
+            assert "POST /tasks/{task_id}/cancel" in answer.json()["detail"]
+        assert "cancel" not in (await client.put("/tasks/x")).json()["detail"]

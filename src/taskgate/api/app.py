@@ -98,6 +98,8 @@ def _method(method: str) -> str:
 
 def not_allowed(method: str, allowed: str) -> Problem:
     detail = f"{method} is not allowed here, only {allowed}."
+    if method == "DELETE":
+        detail += " A task is ended by POST /tasks/{task_id}/cancel, and purged after TASKGATE_RESULT_TTL_SECONDS."
     return Problem(405, "method_not_allowed", detail, headers=[(b"allow", allowed.encode())])
 
 

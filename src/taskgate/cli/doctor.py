@@ -97,7 +97,7 @@ def _api_check(settings: Settings, identity: str | None) -> list[Check]:
             answer = http.get("/readyz")
             told = answer.json() if answer.status_code == 200 else {}
     except httpx2.TransportError as error:
-        return [Check("api", "fail", f"{url} does not answer: {error}", "Start it: taskgate api")]
+        return [Check("api", "fail", f"{url} does not answer: {error}", "Start it, or say where it is: TASKGATE_URL")]
     except json.JSONDecodeError:
         return [Check("api", "fail", f"{url} is no taskgate API", "Set TASKGATE_URL to one's URL.")]
     except ValueError as error:
