@@ -69,7 +69,8 @@ async def claiming(
     settler = Settler(settling(settles.sql), finished)
     runner = Runner(handlers, settings, Calls(settles.sql), settler)
     claimer = calls.claimer = Claimer(calls, "me", types, lease, 15, runner)
-    settler.claimer = claimer
+    settler.refiller = claimer.refiller
+    claimer.refiller.results_over = lambda: 1
     work = [asyncio.create_task(claimer.work()), asyncio.create_task(settler.work())]
     try:
         yield calls

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from taskgate.protocol.calls import Calls, ClaimAnswer, Verdicts
+from taskgate.worker.refill import MOST, MOST_BYTES
 from tests.processes import Table, eventually
 from tests.worker.claiming import claiming
 
@@ -88,7 +89,7 @@ async def test_a_refill_whose_answer_was_lost(table: Table) -> None:
     ids = await table.add("sleep", [{"seconds": 0.02}] * 24)
     async with claiming(table, ["sleep"], 4, 600, lambda connection: Refills(connection, lose)):
         rows = await table.final(ids)
-    assert lost == 3
+    assert lost
     assert {(row["status"], row["attempts"]) for row in rows.values()} == {("completed", 1)}
 
 
@@ -169,3 +170,47 @@ async def test_an_answer_that_cannot_be_had(table: Table, error: type[Exception]
         rows = await table.final(ids)
     assert {(row["status"], row["attempts"]) for row in rows.values()} == {("completed", 1)}
     assert failed >= 1
+
+
+async def test_over_a_new_connection_nothing_is_claimed_before_the_claimer_has(table: Table) -> None:
+    """The database behind it may have another schema by now: only the claimer looks at that."""
+    made: list[Refills] = []
+    order: list[tuple[int, int]] = []
+    number = 1
+
+    async def reconnect(_: Refill) -> None:
+        nonlocal number
+        order.append((number, len(calls.asked)))
+        if len(order) == 3:
+            number = 2
+
+    def settling(connection: Any) -> Refills:
+        made.append(Refills(connection, reconnect))
+        return made[0]
+
+    ids = await table.add("sleep", [{"seconds": 0.02}] * 40)
+    async with claiming(table, ["sleep"], 4, 600, settling) as calls:
+        calls.claimer.refiller.results_over = lambda: number
+        await table.final(ids)
+    before = max(asked for over, asked in order if over == 1)
+    after = min(asked for over, asked in order if over == 2)
+    assert after > before, "it claimed by itself in between"
+
+
+async def test_what_is_too_much_for_a_refill(table: Table) -> None:
+    async with claiming(table, ["sleep"], 4, 600) as calls:
+        refiller = calls.claimer.refiller
+
+        async def idle() -> bool:
+            return bool(calls.asked)
+
+        await eventually("the first claim", idle)
+        assert refiller.ask(1, 0) is None, "it can claim by itself"
+        with refiller.lacking("slot"):
+            assert refiller.ask(1, MOST_BYTES + 1) is None
+            assert refiller.ask(MOST + 1, 0) is None
+            refill = refiller.ask(1, MOST_BYTES)
+            assert refill is not None
+            assert refiller.ask(1, 0) is None, "one at a time"
+            refiller.failed(ConnectionResetError())
+            assert refiller.ask(1, 0) is None, "not at once after a failure"

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -17,6 +16,7 @@ from taskgate.protocol.calls import Calls, ClaimAnswer, ClaimedTask, Release
 from taskgate.protocol.version import SchemaMismatch
 from taskgate.worker.clock import now
 from taskgate.worker.link import TROUBLE, Backoff
+from taskgate.worker.refill import Refiller
 from taskgate.worker.results import error_text, words
 
 if TYPE_CHECKING:
@@ -47,26 +47,6 @@ to the second, so that a large fleet need not be woken in vain by hundreds of ta
 """
 
 
-MAX_REFILL = 50
-"""Up to so many results are written and slots refilled in one call, which saves a round trip and a commit. With more,
-it gains more that the database writes results and claims at the same time.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Refill:
-    """What is claimed along with results."""
-
-    results: int
-    worker_id: str
-    slots: int
-    held: list[int]
-    lease: float
-    types: list[str]
-    ahead: int
-    sent: float
-
-
 class Claimer:
     """Claims for `runner`. `wake()` when a slot was freed, `notified()` when tasks may have come or the limit moved,
     `called()` when tasks came and this process was chosen to take them.
@@ -93,9 +73,7 @@ class Claimer:
         self._spread = 0.0
         self._roused = False  # the claim was caused by a notification
         self._called = False
-        self._lacks = ""  # "slot" or "room" while `work` waits for one
-        self._refilling = False  # then nothing may be claimed beside it: it would get the same tasks again
-        self._may_refill = True
+        self.refiller = Refiller(worker_id, types, lease, runner, self._begin, self.wake)
         self.listens_by: Callable[[], int] = lambda: 0
         """The number by which this process is woken alone; 0 while it hears nothing."""
         self._say_claimed: bool = log.is_enabled_for(logging.DEBUG)
@@ -104,7 +82,8 @@ class Claimer:
 
     def wake(self) -> None:
         """A slot of this process is free again."""
-        if self._refilling:
+        if self.refiller.under_way:
+            self.refiller.freed += 1
             return
         self._slot_freed.set()
         self._anything.set()
@@ -121,20 +100,19 @@ class Claimer:
 
     def stop(self) -> None:
         """Claim no more: `work` returns after the claim under way."""
-        self._stopping = True
+        self._stopping = self.refiller.stopping = True
         self._anything.set()
 
     async def work(self) -> None:
         """Claim until `stop`. Raises SchemaMismatch when the database was migrated out of this program's range."""
         while not self._stopping:
             free, ahead = self._runner.ask()
-            if free + ahead <= 0 or self._refilling:
+            if free + ahead <= 0 or self.refiller.under_way:
                 # only a freed slot helps; cleared first, or an old one would make this loop spin
                 self._slot_freed.clear()
-                if self._refilling or sum(self._runner.ask()) <= 0:
-                    self._lacks = "slot"
-                    await self._wait(None, notifications=False)
-                    self._lacks = ""
+                if self.refiller.under_way or sum(self._runner.ask()) <= 0:
+                    with self.refiller.lacking("slot"):
+                        await self._wait(None, notifications=False)
                 continue
             free = min(free, self._most)
             ahead = min(ahead, self._most - free)
@@ -161,7 +139,7 @@ class Claimer:
                 continue
             self._trouble.reset()
             self._last_error = ""
-            self._may_refill = True
+            self.refiller.claimed()
             await self._use(answer, free + ahead, sent)
         with contextlib.suppress(*TROUBLE, asyncpg.PostgresError):  # else it may be woken in others' stead
             async with asyncio.timeout(BE_BUSY_SECONDS):
@@ -174,7 +152,7 @@ class Claimer:
             self._spread /= 2
             self._full.reset()
             self._unsure.reset()
-            if not await self._begin(answer.tasks, sent):
+            if not await self._begin(answer.tasks, sent, self._calls):
                 return
             if len(answer.tasks) < free:
                 await self._wait(PARTIAL_SECONDS * random.uniform(0.5, 1.5))
@@ -193,10 +171,10 @@ class Claimer:
             if answer.next_due is not None:
                 delay = min(delay, max(answer.next_due, 0.001))
                 pause = min(pause, delay)
-            self._lacks = "room"
-            if not await self._wait(pause, notifications=False):
-                await self._wait(max(0.0, delay - pause))
-            self._lacks = ""
+            # after "limited" it is known as idle, by the session that claims
+            with self.refiller.lacking("room") if answer.outcome == "full" else contextlib.nullcontext():
+                if not await self._wait(pause, notifications=False):
+                    await self._wait(max(0.0, delay - pause))
         else:
             self._unsure.reset()
             self._full.reset()
@@ -206,14 +184,14 @@ class Claimer:
                 delay = min(delay, max(0.0, answer.next_due) + random.uniform(0.0, 0.005))
             await self._wait_for_news(min(delay, MAX_POLL_SECONDS))
 
-    async def _begin(self, tasks: list[ClaimedTask], sent: float) -> bool:
+    async def _begin(self, tasks: list[ClaimedTask], sent: float, calls: Calls) -> bool:
         """Whether these tasks, claimed by a call that was sent then, are under way now."""
         if (took := now() - sent) > self._lease / 2:
             # Too old to begin with. They are not among the tokens held, so the next claim brings them again.
             log.warning("claim_too_late", tasks=len(tasks), seconds=round(took, 3))
             return False
         if self._stopping:
-            await give_back(self._calls, tasks)
+            await give_back(calls, tasks)
             return False
         self.claimed += len(tasks)
         for task in tasks:
@@ -223,33 +201,6 @@ class Claimer:
             self._runner.start(task, sent)
         self._runner.bound_wait()
         return True
-
-    def refill(self, results: int) -> Refill | None:
-        """What the call that writes so many results is to claim along; `refilled` must follow. None: it only writes."""
-        if not self._lacks or self._stopping or self._refilling or not self._may_refill or results > MAX_REFILL:
-            return None
-        free, ahead = self._runner.ask(results)
-        if free <= 0:
-            return None
-        free = min(free, MAX_REFILL)
-        self._refilling = True
-        return Refill(
-            results, self._worker_id, free, list(self._runner.runs), self._lease, self._types,
-            min(ahead, self._most - free), now(),
-        )  # fmt: skip
-
-    async def refilled(self, refill: Refill, answer: ClaimAnswer | None) -> None:
-        """What came of it (None: the call failed). Where that is less than was freed, `work` goes on by itself."""
-        begun = 0
-        try:
-            if answer is None:
-                self._may_refill = False  # until a claim succeeded: that it cannot be done must not stop the results
-            elif answer.tasks and await self._begin(answer.tasks, refill.sent):
-                begun = len(answer.tasks)
-        finally:
-            self._refilling = False
-            if begun < refill.results or (self._lacks == "slot" and sum(self._runner.ask()) > 0):
-                self.wake()
 
     def _widen(self, notified: bool, took: float) -> None:
         if notified:

@@ -53,6 +53,7 @@ class Link:
         self._on_connect = on_connect
         self._lock_timeout = lock_timeout
         self._connection: asyncpg.Connection[Any] | None = None
+        self._opened = 0
         self._lock = asyncio.Lock()
         self._lost = False
 
@@ -103,7 +104,13 @@ class Link:
             self._note_lost(error)
             raise
         self._connection = connection
+        self._opened += 1
         return connection
+
+    @property
+    def number(self) -> int | None:
+        """Which connection this is, counted from 1; None while none is open."""
+        return None if self._connection is None or self._connection.is_closed() else self._opened
 
     def drop(self) -> None:
         """Close at once, without a word to the server."""

@@ -22,7 +22,7 @@ from taskgate.worker.results import error_text, words
 from taskgate.worker.run import Run, Settlement
 
 if TYPE_CHECKING:
-    from taskgate.worker.claimer import Claimer
+    from taskgate.worker.refill import Refiller
 
 log = get_logger("worker")
 
@@ -51,8 +51,8 @@ class Settler:
         self._aside = 0
         self._loop = asyncio.get_running_loop()
         self._say_completed: bool = log.is_enabled_for(logging.DEBUG)
-        self.claimer: Claimer | None = None
-        """Who may claim along with a write."""
+        self.refiller: Refiller | None = None
+        """Claims along with a write."""
         self.counts = dict.fromkeys(("completed", "failed", "cancelled", "released", "refused"), 0)
         """Settlements written so far, by what became of them; failed attempts that are tried again count as failed."""
 
@@ -83,7 +83,8 @@ class Settler:
     async def work(self) -> None:
         """Write what comes, until cancelled."""
         while True:
-            await self._ready.wait()
+            if not self._queue:  # as it may be after an error that nobody thought of
+                await self._ready.wait()
             self._ready.clear()
             while self._queue:
                 await self._write(self._next_batch())
@@ -108,20 +109,21 @@ class Settler:
         return batch
 
     async def _write(self, batch: list[Run]) -> None:
-        claimer = self.claimer if isinstance(batch[0].settlement, str) else None
-        refill = claimer.refill(len(batch)) if claimer is not None else None
+        results = _results(batch)
+        refill = None
+        if self.refiller is not None and results:
+            refill = self.refiller.ask(len(results), sum(len(text) for _, _, text in results))
         answer = None
         try:
             if refill is None:
                 verdicts = await self._call(batch)
             else:
                 verdicts, answer = await self._calls.complete_and_claim(
-                    _results(batch), refill.worker_id, refill.slots, refill.held, refill.lease, refill.types,
-                    ahead=refill.ahead,
-                )  # fmt: skip
+                    results, refill.worker_id, refill.slots, refill.held, refill.lease, refill.types, ahead=refill.ahead
+                )
         except Exception as error:
-            if claimer is not None and refill is not None:
-                await claimer.refilled(refill, None)
+            if self.refiller is not None and refill is not None:
+                self.refiller.failed(error)
             if isinstance(error, TROUBLE) and not isinstance(error, ValueError):  # that is asyncpg's own refusal
                 await self._again(batch)
             elif refill is not None:
@@ -131,16 +133,19 @@ class Settler:
                     await self._write([run])
             else:
                 self._refused(batch[0], error)
-        else:
-            self._backoff.reset()
-            for run in batch:
-                try:
-                    self._answered(run, verdicts.get((run.claimed.task_id, run.claimed.token), "busy"))
-                except Exception as error:  # its neighbours are settled all the same
-                    say_failed("settler", error)
-                    self._finish_if_ended(run)
-            if claimer is not None and refill is not None:
-                await claimer.refilled(refill, answer)
+            return
+        self._backoff.reset()
+        for run in batch:
+            try:
+                self._answered(run, verdicts.get((run.claimed.task_id, run.claimed.token), "busy"))
+            except Exception as error:  # its neighbours are settled all the same
+                say_failed("settler", error)
+                self._finish_if_ended(run)
+        if self.refiller is not None and refill is not None and answer is not None:
+            try:
+                await self.refiller.done(refill, answer, self._calls)
+            except Exception as error:  # what was not begun comes with the next claim
+                say_failed("refill", error)
 
     async def _again(self, batch: list[Run]) -> None:
         self._queue.extend(batch)

@@ -88,7 +88,8 @@ class Worker:
         collected = MediaCalls(claim_link, database.schema)
         self.runner = Runner(self.handlers, settings, Calls(settle_link, database.schema), settler, media)
         self.claimer = Claimer(calls, self.worker_id, self.handlers.names(), lease, settings.poll_seconds, self.runner)
-        settler.claimer = self.claimer
+        settler.refiller = self.claimer.refiller
+        self.claimer.refiller.results_over = lambda: settle_link.number
         keeper = LeaseKeeper(
             database, self.worker_id, lease, self.runner.runs, types=self.handlers.names(),
             overdue=self.runner.slots.overdue, over=settler.finish, stop=self.runner.stop,

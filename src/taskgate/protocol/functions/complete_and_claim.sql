@@ -22,7 +22,7 @@ BEGIN
     SELECT c.outcome, NULL::interval, c.task_id, c.token, NULL, NULL, NULL::integer, NULL::integer, NULL::double precision,
            NULL, NULL::jsonb, NULL::jsonb, NULL, NULL::interval, NULL, NULL, NULL::jsonb
     FROM complete(p_ids, p_tokens, p_results) AS c WHERE c.outcome <> 'done';
-    IF NOT others_wait(p_types) AND pg_try_advisory_xact_lock(lock_key()) THEN
+    IF NOT others_wait(coalesce(p_types, ARRAY(SELECT name FROM task_types))) AND pg_try_advisory_xact_lock(lock_key()) THEN
         RETURN QUERY SELECT * FROM claim(p_worker, p_slots, p_held, p_lease, p_types, p_inline_bytes, true, 0, p_ahead);
     END IF;
 END $$;

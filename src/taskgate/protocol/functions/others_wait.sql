@@ -6,7 +6,7 @@ DECLARE
     last text := '';
     each text;
 BEGIN
-    IF cardinality(p_types) = 1 THEN  -- as often, and without sorting
+    IF cardinality(p_types) = 1 AND p_types[1] IS NOT NULL THEN  -- as often, and without sorting
         RETURN EXISTS (SELECT FROM flows f WHERE f.task_type < p_types[1]) OR EXISTS (SELECT FROM flows f WHERE f.task_type > p_types[1]);
     END IF;
     FOREACH each IN ARRAY ARRAY(SELECT DISTINCT u COLLATE "C" FROM unnest(p_types) AS u WHERE u IS NOT NULL ORDER BY 1) LOOP
