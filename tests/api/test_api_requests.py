@@ -276,9 +276,9 @@ async def test_memory_at_rest(api: ApiProcess) -> None:
 
 async def test_another_method_is_told_what_works(api: ApiProcess) -> None:
     async with api.client() as client:
-        for path, allowed in (("/tasks/x", "GET"), ("/tasks", "GET, POST")):
+        for path in ("/tasks/x", "/tasks"):
             answer = await client.delete(path)
-            assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+            assert (answer.status_code, answer.headers["allow"]) == (405, "GET, POST")
             assert answer.json()["code"] == "method_not_allowed"
             assert "POST /tasks/{task_id}/cancel" in answer.json()["detail"]
         assert "cancel" not in (await client.put("/tasks/x")).json()["detail"]
