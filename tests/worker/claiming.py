@@ -55,12 +55,12 @@ class WatchedCalls(Calls):
 
 @asynccontextmanager
 async def claiming(
-    table: Table, types: list[str], slots: int, lease: float, settling: Callable[[Any], Calls] = Calls
+    table: Table, types: list[str], slots: int, lease: float, settling: Callable[[Any], Calls] = Calls, ahead: int = 0
 ) -> AsyncIterator[WatchedCalls]:
     """A claimer, runner and settler of this process."""
     claims, settles = await Table.open(table.dsn), await Table.open(table.dsn)
     calls = WatchedCalls(claims.sql)
-    settings = Settings(database_url=table.dsn, slots=slots, lease_seconds=lease, claim_ahead=0)
+    settings = Settings(database_url=table.dsn, slots=slots, lease_seconds=lease, claim_ahead=ahead)
 
     def finished(run: Run) -> None:
         runner.runs.pop(run.token, None)

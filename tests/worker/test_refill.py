@@ -63,6 +63,25 @@ async def test_a_full_worker_claims_with_its_results(table: Table) -> None:
     assert await table.most_at_once() == 4
 
 
+async def test_a_worker_that_claims_ahead_does_so_too(table: Table) -> None:
+    """With as many slots as the limit there is no room for what it would claim ahead."""
+    await table.sql.execute("SELECT set_limit(4)")
+    made: list[Refills] = []
+
+    def settling(connection: Any) -> Refills:
+        made.append(Refills(connection))
+        return made[0]
+
+    ids = await table.add("noop", [{}] * 400)
+    async with claiming(table, ["noop"], 4, 600, settling, ahead=9) as calls:
+        rows = await table.final(ids)
+        asked = len(calls.asked)
+    assert {(row["status"], row["attempts"]) for row in rows.values()} == {("completed", 1)}
+    assert sum(len(answer.tasks) for answer in made[0].answers) > 200, "most of them"
+    assert asked < 60
+    assert await table.most_at_once() <= 4
+
+
 async def test_a_worker_at_the_limit_claims_with_its_results(table: Table) -> None:
     await table.sql.execute("SELECT set_limit(2)")
     asked, refills = await drained(table, slots=8, tasks=40)

@@ -155,7 +155,8 @@ class Claimer:
             if not await self._begin(answer.tasks, sent, self._calls):
                 return
             if len(answer.tasks) < free:
-                await self._wait(PARTIAL_SECONDS * random.uniform(0.5, 1.5))
+                with self.refiller.lacking("slot" if self._runner.ask()[0] <= 0 else ""):
+                    await self._wait(PARTIAL_SECONDS * random.uniform(0.5, 1.5))
             else:
                 await asyncio.sleep(0)  # let the handlers begin
         elif answer.outcome == "claimed":
@@ -172,7 +173,7 @@ class Claimer:
                 delay = min(delay, max(answer.next_due, 0.001))
                 pause = min(pause, delay)
             # after "limited" it is known as idle, by the session that claims
-            with self.refiller.lacking("room") if answer.outcome == "full" else contextlib.nullcontext():
+            with self.refiller.lacking("room" if answer.outcome == "full" else ""):
                 if not await self._wait(pause, notifications=False):
                     await self._wait(max(0.0, delay - pause))
         else:

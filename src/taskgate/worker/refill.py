@@ -29,6 +29,7 @@ MOST_BYTES = 65_536
 PAUSE_SECONDS = (0.1, 60.0)
 """After a refill that failed: from and to, doubling."""
 
+Lack = Literal["", "slot", "room"]
 Begin = Callable[[list[ClaimedTask], float, Calls], Awaitable[bool]]
 
 
@@ -59,7 +60,7 @@ class Refiller:
         self._runner = runner
         self._begin = begin
         self._wake = wake
-        self._lacks: Literal["", "slot", "room"] = ""
+        self._lacks: Lack = ""
         self._pause = Backoff(*PAUSE_SECONDS)
         self._not_before = 0.0
         self._over: int | None = None
@@ -73,8 +74,8 @@ class Refiller:
         """
 
     @contextmanager
-    def lacking(self, what: Literal["slot", "room"]) -> Iterator[None]:
-        """The claimer waits for it meanwhile."""
+    def lacking(self, what: Lack) -> Iterator[None]:
+        """The claimer waits for that meanwhile, and for nothing else."""
         self._lacks = what
         try:
             yield
