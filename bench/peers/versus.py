@@ -25,7 +25,7 @@ RATIOS = (  # ours, theirs, the least
     ("taskgate Python, 400 slots, limit 400", "pgqueuer@400", 1.3),
     ("taskgate Python, 20 slots, limit 20", LIMITED, 2.0),
     ("taskgate Python, 20 slots, limit 400", "pgqueuer@20", 2.0),
-    ("taskgate Python, 20 slots, limit 20", "pgqueuer@20", None),
+    ("taskgate Python, 20 slots, limit 20", "pgqueuer@20", 2.0),
     ("taskgate Go, 400 slots, limit 400", "pg-boss@1000", 1.3),
 )
 
