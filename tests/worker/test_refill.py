@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from taskgate.protocol.calls import Calls, ClaimAnswer, Verdicts
-from taskgate.worker.refill import MOST, MOST_BYTES
+from taskgate.worker.refill import MOST, MOST_CHARS
 from tests.processes import Table, eventually
 from tests.worker.claiming import claiming
 
@@ -226,9 +226,9 @@ async def test_what_is_too_much_for_a_refill(table: Table) -> None:
         await eventually("the first claim", idle)
         assert refiller.ask(1, 0) is None, "it can claim by itself"
         with refiller.lacking("slot"):
-            assert refiller.ask(1, MOST_BYTES + 1) is None
+            assert refiller.ask(1, MOST_CHARS + 1) is None
             assert refiller.ask(MOST + 1, 0) is None
-            refill = refiller.ask(1, MOST_BYTES)
+            refill = refiller.ask(1, MOST_CHARS)
             assert refill is not None
             assert refiller.ask(1, 0) is None, "one at a time"
             refiller.failed(ConnectionResetError())

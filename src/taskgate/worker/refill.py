@@ -24,7 +24,7 @@ log = get_logger("worker")
 
 MOST = 50
 """With more results, or more to claim, it gains more that the database does both at the same time."""
-MOST_BYTES = 65_536
+MOST_CHARS = 65_536
 """Results are written to disk while others wait for the claim lock: no more of them."""
 PAUSE_SECONDS = (0.1, 60.0)
 """After a refill that failed: from and to, doubling."""
@@ -75,7 +75,7 @@ class Refiller:
 
     @contextmanager
     def lacking(self, what: Lack) -> Iterator[None]:
-        """The claimer waits for that meanwhile, and for nothing else."""
+        """The claimer waits for that meanwhile; empty: for something else."""
         self._lacks = what
         try:
             yield
@@ -87,11 +87,11 @@ class Refiller:
         self._over = self.results_over()
 
     def ask(self, results: int, size: int) -> Refill | None:
-        """What the call that writes so many results, of so many bytes, is to claim along; None: it only writes.
+        """What the call that writes so many results, of so many characters, is to claim along; None: it only writes.
 
         `done` or `failed` must follow.
         """
-        if not self._lacks or self.under_way or self.stopping or results > MOST or size > MOST_BYTES:
+        if not self._lacks or self.under_way or self.stopping or results > MOST or size > MOST_CHARS:
             return None
         over = self.results_over()
         if over is None or over != self._over or now() < self._not_before:

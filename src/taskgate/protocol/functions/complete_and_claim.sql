@@ -1,8 +1,8 @@
 -- Complete, then claim, in one transaction: for a process that has more to claim only once its results are written. One
 -- round trip and one commit instead of two of each.
 -- Claims only where the claim lock is free at once: results do not wait in line for it. Nor does anything here wait for a
--- row (both skip what others hold), so it cannot deadlock, though it takes the rows first. It does not claim while tasks of other types
--- wait: in between, their workers have a chance of the room.
+-- row (both skip what others hold), so it cannot deadlock, though it takes the rows first. It does not claim while tasks
+-- of other types wait: in between, their workers have a chance of the room.
 -- p_held: as for claim, with the tokens that are completed here, for one that cannot be is still running.
 -- Answers a row for each result that is not `done` (see complete), then what claim answers; no row of that where it was
 -- not tried. A process that goes idle calls claim itself: nobody listens for this one.
