@@ -36,7 +36,7 @@ class Recorder:
 
     async def enqueue(self, tasks: Sequence[NewTask], /) -> list[str]:
         self.sizes.append(len(tasks))
-        return await self._calls.enqueue(tasks)
+        return await self._calls.enqueue_and_flush(tasks)
 
 
 def task(name: str, request: str = '{"prompt":"x"}') -> NewTask:
@@ -123,6 +123,22 @@ async def test_a_statement_timeout_writes_nothing_and_says_so(
         assert await written(calls) == set()
         await coalescer.submit(task("after"))
         assert await written(calls) == {"after"}
+
+
+async def test_a_cancel_behind_the_commit_is_not_taken_for_a_refusal(
+    connections: asyncpg.Pool[Any], calls: Calls
+) -> None:
+    tries = []
+
+    async def cancelled_late(tasks: Sequence[NewTask], /) -> list[str]:
+        tries.append(await calls.enqueue_and_flush(tasks))
+        if len(tries) == 1:
+            raise asyncpg.QueryCanceledError
+        return tries[-1]
+
+    await Coalescer(cancelled_late, DatabaseState()).submit(task("a"))
+    assert tries == [["done"], ["exists"]]
+    assert await written(calls) == {"a"}
 
 
 async def test_too_much_is_refused_at_once(

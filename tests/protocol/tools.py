@@ -86,6 +86,15 @@ class Db:
             )
         ]
 
+    def enqueue_and_flush(self, *ids: str, request: str = "{}") -> list[str]:
+        outcomes: list[str] = self.value(
+            f"CALL {self.functions}.enqueue_and_flush(%s, %s, %s)",
+            list(ids),
+            ["llm"] * len(ids),
+            [request] * len(ids),
+        )
+        return outcomes
+
     def claim(
         self,
         worker: str = "w",

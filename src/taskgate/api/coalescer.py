@@ -152,9 +152,9 @@ class Coalescer:
         try:
             try:
                 await self._enqueue(tasks)
-            except DATABASE_ERRORS:
-                # The commit may have happened or not. The same ids once more write what is missing and
-                # change nothing else, so the answer is certain either way.
+            except (*DATABASE_ERRORS, asyncpg.QueryCanceledError):
+                # The commit may have happened or not (a cancel can come between it and the flush). The same ids
+                # once more write what is missing and change nothing else, so the answer is certain either way.
                 await self._enqueue(tasks)
         except (
             asyncpg.DataError,

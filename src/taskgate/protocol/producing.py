@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from taskgate.protocol.records import (
     NewTask,
@@ -17,16 +18,19 @@ class ProducerCalls(Session):
     async def enqueue(self, tasks: Sequence[NewTask], *, tenant: str = "", traceparent: str | None = None) -> list[str]:
         """Write tasks in one statement: all or nothing. Answers `done` or `exists` (id taken) for each, in order."""
         rows = await self._db.fetch(
-            f"SELECT outcome FROM {self._f}.enqueue($1, $2, $3, $4, $5, $6, $7)",
-            [task.task_id for task in tasks],
-            [task.task_type for task in tasks],
-            [task.request for task in tasks],
-            [task.keep_order for task in tasks] if any(task.keep_order for task in tasks) else None,
-            [task.options for task in tasks] if any(task.options is not None for task in tasks) else None,
-            tenant,
-            traceparent,
+            f"SELECT outcome FROM {self._f}.enqueue($1, $2, $3, $4, $5, $6, $7)", *_arrays(tasks), tenant, traceparent
         )
         return [row[0] for row in rows]
+
+    async def enqueue_and_flush(self, tasks: Sequence[NewTask]) -> list[str]:
+        """The same in a transaction of its own, whose tasks are visible to workers before they are on disk.
+
+        They are on disk when this returns; when it raises they may have been written or not.
+        """
+        outcomes: list[str] = await self._db.fetchval(
+            f"CALL {self._f}.enqueue_and_flush($1, $2, $3, $4, $5)", *_arrays(tasks)
+        )
+        return outcomes
 
     async def enqueue_once(
         self, task: NewTask, key: str, fingerprint: str, *, tenant: str = ""
@@ -69,3 +73,14 @@ class ProducerCalls(Session):
     async def wait_for_locks(self, seconds: float) -> None:
         """For the rest of this transaction: give up after `seconds` (asyncpg.LockNotAvailableError) at a lock."""
         await self._db.execute("SELECT set_config('lock_timeout', $1, true)", f"{seconds * 1000:.0f}ms")
+
+
+def _arrays(tasks: Sequence[NewTask]) -> tuple[list[Any] | None, ...]:
+    """The first five parameters of enqueue."""
+    return (
+        [task.task_id for task in tasks],
+        [task.task_type for task in tasks],
+        [task.request for task in tasks],
+        [task.keep_order for task in tasks] if any(task.keep_order for task in tasks) else None,
+        [task.options for task in tasks] if any(task.options is not None for task in tasks) else None,
+    )
