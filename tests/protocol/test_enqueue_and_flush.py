@@ -35,8 +35,9 @@ def test_whatever_the_callers_search_path(db: Db) -> None:
 def test_every_parameter_counts(db: Db) -> None:
     request = '{"b": 1, "a": 2}'
     db.run(
-        "CALL enqueue_and_flush(ARRAY['a'], ARRAY['llm'], ARRAY[%s], ARRAY[true], ARRAY['{\"priority\": 7}'], 'acme', 'trace')",
+        "CALL enqueue_and_flush('{a}', '{llm}', ARRAY[%s], '{true}', ARRAY[%s], 'acme', 'trace')",
         request,
+        '{"priority": 7}',
     )
     row = db.task("a")
     assert (row["priority"], row["tenant"], row["traceparent"]) == (7, "acme", "trace")
