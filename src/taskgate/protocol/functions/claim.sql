@@ -89,7 +89,7 @@ BEGIN
     END IF;
 
     n := clock_timestamp();  -- not now(): the transaction began before the wait
-    SELECT * INTO r FROM running_now(p_worker, held, n);
+    r := running_now(p_worker, held, n);
     l := r.ledger;
     alive := r.alive;
     mine := r.mine;
@@ -145,7 +145,7 @@ BEGIN
     counted := greatest(free, 0);
     free := counted + ahead;
     IF free > 0 THEN
-        SELECT * INTO got FROM take(free, types, n, alive, l);
+        got := take(free, types, n, alive, l);
         l := got.ledger;
         verdict := got.verdict;
     END IF;
@@ -166,7 +166,7 @@ BEGIN
                 l.marks := '{}';
                 l.due_marks := '{}';
             END IF;
-            SELECT * INTO got FROM take(free, types, n, alive, l);
+            got := take(free, types, n, alive, l);
             verdict := got.verdict;
         ELSE
             verdict := 'unsure';

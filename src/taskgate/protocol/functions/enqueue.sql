@@ -51,7 +51,7 @@ BEGIN
     )
     SELECT (SELECT array_agg(put.task_id) FROM put),
            (SELECT array_agg(ROW (d.flow, d.task_type, d.priority, d.tenant, d.upstream, d.model, NULL)::flows)
-            FROM (SELECT DISTINCT put.flow, put.task_type, put.priority, put.tenant, put.upstream, put.model FROM put
+            FROM (SELECT DISTINCT ON (put.flow) put.flow, put.task_type, put.priority, put.tenant, put.upstream, put.model FROM put
                   WHERE put.flow IS NOT NULL) AS d)
     INTO written, came_to;
     IF came_to IS NOT NULL THEN

@@ -53,24 +53,32 @@ $$;
 CREATE OR REPLACE FUNCTION wake_idle(p_types text[], p_count integer) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    chosen integer[];
+    ty text;
+    pids integer[];
+    n integer;
+    i integer;
+    chosen integer;
+    start integer;
 BEGIN
-    SELECT array_agg(w.pid) INTO chosen
-    FROM unnest(p_types) AS ty (name)
-    CROSS JOIN LATERAL (
-        SELECT l.pid FROM (SELECT l.pid FROM listeners l WHERE l.types IS NULL OR ty.name = ANY (l.types) ORDER BY l.pid) AS l
-        WHERE is_idle(l.pid) LIMIT p_count
-    ) AS w;
-    IF chosen IS NULL THEN
-        RETURN;
-    END IF;
-    PERFORM pg_notify(current_schema() || '_ready_' || c.pid, '') FROM unnest(chosen) AS c (pid);
-    PERFORM pg_notify(current_schema() || '_ready_' || w.pid, 'spare')
-    FROM unnest(p_types) AS ty (name)
-    CROSS JOIN LATERAL (
-        SELECT l.pid FROM (
-            SELECT l.pid FROM listeners l WHERE (l.types IS NULL OR ty.name = ANY (l.types)) AND NOT l.pid = ANY (chosen) ORDER BY random()
-        ) AS l
-        WHERE is_idle(l.pid) LIMIT 1
-    ) AS w;
+    FOREACH ty IN ARRAY p_types LOOP
+        pids := ARRAY(SELECT l.pid FROM listeners l WHERE l.types IS NULL OR ty = ANY (l.types) ORDER BY l.pid);
+        n := cardinality(pids);
+        i := 1;
+        chosen := 0;
+        WHILE i <= n AND chosen < p_count LOOP
+            IF is_idle(pids[i]) THEN
+                PERFORM pg_notify(current_schema() || '_ready_' || pids[i], '');
+                chosen := chosen + 1;
+            END IF;
+            i := i + 1;
+        END LOOP;
+        n := n - i + 1;  -- that may be the one more
+        start := floor(random() * n);
+        FOR k IN 0 .. n - 1 LOOP
+            IF is_idle(pids[i + (start + k) % n]) THEN
+                PERFORM pg_notify(current_schema() || '_ready_' || pids[i + (start + k) % n], 'spare');
+                EXIT;
+            END IF;
+        END LOOP;
+    END LOOP;
 END $$;

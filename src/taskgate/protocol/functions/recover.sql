@@ -116,7 +116,7 @@ BEGIN
         RETURN recovered;
     END IF;
     n := clock_timestamp();
-    SELECT * INTO r FROM running_now(NULL, '{}', n);
+    r := running_now(NULL, '{}', n);
     IF r.overdue IS NOT NULL THEN
         recovered := recovered + recover_tokens(r.overdue, n);
         PERFORM announce_room();

@@ -28,7 +28,7 @@ BEGIN
         RETURN;
     END IF;
     IF only_one IS NULL OR limited THEN
-        SELECT * INTO got FROM take_fairly(p_free, p_types, p_now, p_alive, limited, ledger);
+        got := take_fairly(p_free, p_types, p_now, p_alive, limited, ledger);
         ledger := got.ledger;
         rows_at := got.rows_at;
         verdict := got.verdict;
@@ -38,7 +38,7 @@ BEGIN
         started := got.started;
         RETURN;
     END IF;
-    SELECT * INTO got FROM pick(ARRAY[only_one], ARRAY[p_free], ARRAY[0], p_now, ledger);
+    got := pick(ARRAY[only_one], ARRAY[p_free], ARRAY[0], p_now, ledger);
     rows_at := got.rows_at;
     started := p_now;
     verdict := CASE WHEN rows_at IS NULL THEN 'empty' ELSE 'claimed' END;
