@@ -36,7 +36,7 @@ class Recorder:
 
     async def enqueue(self, tasks: Sequence[NewTask], /) -> list[str]:
         self.sizes.append(len(tasks))
-        return await self._calls.enqueue_and_flush(tasks)
+        return await self._calls.submit(tasks)
 
 
 def task(name: str, request: str = '{"prompt":"x"}') -> NewTask:
@@ -131,7 +131,7 @@ async def test_a_cancel_behind_the_commit_is_not_taken_for_a_refusal(
     tries = []
 
     async def cancelled_late(tasks: Sequence[NewTask], /) -> list[str]:
-        tries.append(await calls.enqueue_and_flush(tasks))
+        tries.append(await calls.submit(tasks))
         if len(tries) == 1:
             raise asyncpg.QueryCanceledError
         return tries[-1]

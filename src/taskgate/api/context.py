@@ -104,7 +104,7 @@ def make_context(settings: Settings) -> Context:
     metrics = Metrics()
     lookup = Lookup(calls.get, state)
     listen = None if database.pooler else (lambda: connect(database, "taskgate api (listen)"))
-    coalescer = Coalescer(calls.enqueue_and_flush, state, observe=metrics.batch)
+    coalescer = Coalescer(calls.submit, state, observe=metrics.batch)
     waiter = Waiter(lookup, calls, state, listen, calls.done_channel)
     place = parse_place(settings.media_store)
     metrics.watch(lambda: waiter.waiting, lambda: coalescer.queued)

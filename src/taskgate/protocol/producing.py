@@ -11,6 +11,9 @@ from taskgate.protocol.records import (
 )
 from taskgate.protocol.session import Session
 
+FEW = 8
+"""So many tasks are worth a second commit: workers hear of them sooner. Where more come, it slows all down."""
+
 
 class ProducerCalls(Session):
     """The calls of whoever hands tasks in or takes them back."""
@@ -31,6 +34,10 @@ class ProducerCalls(Session):
             f"CALL {self._f}.enqueue_and_flush($1, $2, $3, $4, $5)", *_arrays(tasks)
         )
         return outcomes
+
+    async def submit(self, tasks: Sequence[NewTask]) -> list[str]:
+        """`enqueue_and_flush` for a few tasks, `enqueue` for more: the faster one."""
+        return await (self.enqueue_and_flush(tasks) if len(tasks) <= FEW else self.enqueue(tasks))
 
     async def enqueue_once(
         self, task: NewTask, key: str, fingerprint: str, *, tenant: str = ""
