@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from taskgate.api.coalescer import Bounds, Coalescer, NotNow, NotWritten, Overloaded
+from taskgate.api.coalescer import Bounds, Coalescer, NotNow, NotWritten, Overloaded, Uncertain
 from taskgate.protocol.calls import Calls, NewTask
 from taskgate.protocol.connect import Database, pool
 from taskgate.upkeep import DatabaseState
@@ -125,19 +125,58 @@ async def test_a_statement_timeout_writes_nothing_and_says_so(
         assert await written(calls) == {"after"}
 
 
+class CancelledBehindTheCommit:
+    """The real connections, where a cancel meets each call behind its commit; if `deaf`, each that follows as well."""
+
+    def __init__(self, connections: asyncpg.Pool[Any], deaf: bool) -> None:
+        self._connections = connections
+        self._deaf = deaf
+        self.met = 0
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(query: str, *args: Any) -> Any:
+            answer = await getattr(self._connections, name)(query, *args)
+            if query.startswith("CALL") or self._deaf:
+                self.met += 1
+                raise asyncpg.QueryCanceledError
+            return answer
+
+        return call
+
+
 async def test_a_cancel_behind_the_commit_is_not_taken_for_a_refusal(
     connections: asyncpg.Pool[Any], calls: Calls
 ) -> None:
-    tries = []
+    cancelled = CancelledBehindTheCommit(connections, deaf=False)
+    await Coalescer(Calls(cancelled).submit, DatabaseState()).submit(task("a"))
+    assert cancelled.met == 1
+    assert await written(calls) == {"a"}
 
-    async def cancelled_late(tasks: Sequence[NewTask], /) -> list[str]:
-        tries.append(await calls.submit(tasks))
-        if len(tries) == 1:
-            raise asyncpg.QueryCanceledError
-        return tries[-1]
 
-    await Coalescer(cancelled_late, DatabaseState()).submit(task("a"))
-    assert tries == [["done"], ["exists"]]
+async def test_who_cannot_ask_whether_it_was_written_does_not_say_that_it_was_not(
+    connections: asyncpg.Pool[Any], calls: Calls
+) -> None:
+    cancelled = CancelledBehindTheCommit(connections, deaf=True)
+    with pytest.raises(Uncertain):
+        await Coalescer(Calls(cancelled).submit, DatabaseState()).submit(task("a"))
+    assert await written(calls) == {"a"}
+
+
+async def test_a_second_try_that_is_refused_tells_nothing_of_the_first(
+    connections: asyncpg.Pool[Any], calls: Calls
+) -> None:
+    tries = 0
+
+    async def lost_and_refused(tasks: Sequence[NewTask], /) -> list[str]:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            raise asyncpg.DiskFullError
+        await calls.submit(tasks)
+        raise asyncpg.ConnectionDoesNotExistError
+
+    with pytest.raises(Uncertain):
+        await Coalescer(lost_and_refused, DatabaseState()).submit(task("a"))
     assert await written(calls) == {"a"}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -64,16 +64,28 @@ def test_the_sessions_own_setting_stays(db: Db, before: str) -> None:
     assert db.value("SHOW synchronous_commit") == before
 
 
-@pytest.mark.parametrize("already", [False, True])
-def test_what_was_answered_survives_a_crash(server_folder: Path, already: bool) -> None:
+ONCE = "SELECT outcome FROM enqueue_once('key', 'print', 'a', 'llm', '{}')"
+
+
+@pytest.mark.parametrize(
+    ("written", "asked"),
+    [
+        (lambda db: None, lambda db: db.enqueue_and_flush("a") == ["done"]),
+        (lambda db: db.enqueue("a"), lambda db: db.enqueue_and_flush("a") == ["exists"]),
+        (lambda db: db.enqueue("a"), lambda db: db.enqueue("a") == ["exists"]),
+        (lambda db: db.run(ONCE), lambda db: db.value(ONCE) == "replayed"),
+    ],
+)
+def test_what_was_answered_survives_a_crash(
+    server_folder: Path, written: Callable[[Db], object], asked: Callable[[Db], bool]
+) -> None:
     """Also where somebody else wrote the task, and did not wait for the disk."""
     with durable(server_folder) as server:
         with Db(server.dsn) as db:
-            if already:
-                db.run("SET synchronous_commit = off")
-                db.enqueue("a")
-                db.run("SET synchronous_commit = on")
-            assert db.enqueue_and_flush("a") == ["exists" if already else "done"]
+            db.run("SET synchronous_commit = off")
+            written(db)
+            db.run("SET synchronous_commit = on")
+            assert asked(db)
         server.restart("immediate")
         with Db(server.dsn) as db:
             assert db.status("a") == "pending"
@@ -81,24 +93,34 @@ def test_what_was_answered_survives_a_crash(server_folder: Path, already: bool) 
 
 def test_workers_hear_of_a_task_before_it_is_on_disk_and_a_claim_waits_for_that(server_folder: Path) -> None:
     with durable(server_folder) as server, Db(server.dsn) as worker, Db(server.dsn) as producer:
+        other = worker.another()
+        other.run("SET synchronous_commit = local")
+
+        def waiting() -> int:
+            return int(other.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
+
+        def commits_wait() -> bool:
+            commit = Background(lambda: producer.run("SELECT pg_logical_emit_message(true, 'test', '')"))
+            until(lambda: commit.done or waiting(), "a commit, or that it waits")
+            if commit.done:
+                return False
+            other.run("SELECT pg_cancel_backend(%s)", producer.connection.info.backend_pid)
+            commit.result()
+            return True
+
         worker.run("LISTEN taskgate_ready")
         assert worker.claim().outcome == "empty"
-        worker.run("SET synchronous_commit = local")
         # a commit that is to be on disk waits for a standby that is not there
-        worker.run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-        worker.run("SELECT pg_reload_conf()")
-        until(lambda: producer.value("SHOW synchronous_standby_names") == "nobody", "the setting")
+        other.run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        other.run("SELECT pg_reload_conf()")
+        until(commits_wait, "that the setting is heeded")
         submission = Background(lambda: producer.enqueue_and_flush("a"))
         assert [each.channel for each in worker.connection.notifies(timeout=30, stop_after=1)] == ["taskgate_ready"]
-        worker.run("SET synchronous_commit = on")
         claim = Background(worker.claim)
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-        with Db(server.dsn) as other:
-            until(lambda: other.value(waiting) == 2, "both wait")
-            assert not submission.done
-            assert not claim.done
-            other.run("SET synchronous_commit = local")
-            other.run("ALTER SYSTEM RESET synchronous_standby_names")
-            other.run("SELECT pg_reload_conf()")
+        until(lambda: waiting() == 2, "both wait")
+        assert not submission.done
+        assert not claim.done
+        other.run("ALTER SYSTEM RESET synchronous_standby_names")
+        other.run("SELECT pg_reload_conf()")
         assert submission.result() == ["done"]
         assert claim.result().ids == ["a"]

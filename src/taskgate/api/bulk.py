@@ -13,11 +13,11 @@ from taskgate.api.bulk_once import submit_many_once
 from taskgate.api.context import Context
 from taskgate.api.options import RESERVED
 from taskgate.api.problems import Problem, database_unavailable, invalid
-from taskgate.api.rows import IN_A_THREAD, ROW_ERRORS, exists, given_up, new_task, refused
+from taskgate.api.rows import IN_A_THREAD, exists, given_up, new_task, refused
 from taskgate.api.types import TaskType
 from taskgate.api.upstreams import UnknownUpstream
 from taskgate.protocol.calls import Calls, NewTask
-from taskgate.protocol.connect import DATABASE_ERRORS
+from taskgate.protocol.connect import DATABASE_ERRORS, ROW_ERRORS
 
 MAX_ITEMS = 100_000
 CHUNK_ROWS = 1000

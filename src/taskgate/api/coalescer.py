@@ -15,7 +15,7 @@ from typing import Protocol
 import asyncpg
 
 from taskgate.protocol.calls import NewTask
-from taskgate.protocol.connect import DATABASE_ERRORS
+from taskgate.protocol.connect import DATABASE_ERRORS, ROW_ERRORS
 from taskgate.upkeep import DatabaseState
 
 
@@ -152,15 +152,16 @@ class Coalescer:
         try:
             try:
                 await self._enqueue(tasks)
-            except (*DATABASE_ERRORS, asyncpg.QueryCanceledError):
-                # The commit may have happened or not (a cancel can come between it and the flush). The same ids
-                # once more write what is missing and change nothing else, so the answer is certain either way.
-                await self._enqueue(tasks)
-        except (
-            asyncpg.DataError,
-            asyncpg.IntegrityConstraintViolationError,
-            asyncpg.ProgramLimitExceededError,
-        ) as error:
+            except DATABASE_ERRORS:
+                # The commit may have happened or not. The same ids once more write what is missing and
+                # change nothing else, so the answer is certain either way.
+                try:
+                    await self._enqueue(tasks)
+                except (*DATABASE_ERRORS, *ROW_ERRORS):  # of the latter no try can have been written
+                    raise
+                except asyncpg.PostgresError as error:
+                    raise Uncertain from error
+        except ROW_ERRORS as error:
             if len(rows) == 1:
                 _fail(rows, NotWritten(str(error)), error)
                 return

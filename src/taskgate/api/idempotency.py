@@ -17,10 +17,10 @@ from starlette.types import Scope
 from taskgate.api.context import Context
 from taskgate.api.options import CHECKS, RESERVED
 from taskgate.api.problems import Header, Problem, invalid, unavailable
-from taskgate.api.rows import ROW_ERRORS, exists, given_up, refused
+from taskgate.api.rows import exists, given_up, refused
 from taskgate.fingerprint import fingerprint
 from taskgate.protocol.calls import NewTask
-from taskgate.protocol.connect import DATABASE_ERRORS
+from taskgate.protocol.connect import DATABASE_ERRORS, ROW_ERRORS
 
 HEADER = b"idempotency-key"
 

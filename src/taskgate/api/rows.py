@@ -16,9 +16,6 @@ from taskgate.api.types import TaskType
 from taskgate.api.upstreams import Routing
 from taskgate.protocol.calls import NewTask
 
-ROW_ERRORS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
-"""What says that a row, not the database, is the trouble."""
-
 IN_A_THREAD = 256 * 1024
 """What has so many bytes or more is parsed beside the event loop."""
 

@@ -17,12 +17,12 @@ from taskgate.api.idempotency import REPLAYED, header_key, one_key, write_once
 from taskgate.api.options import RESERVED
 from taskgate.api.problems import Problem, database_unavailable, unavailable
 from taskgate.api.read import held, respond_task, while_connected
-from taskgate.api.rows import IN_A_THREAD, ROW_ERRORS, exists, given_up, new_task, refused
+from taskgate.api.rows import IN_A_THREAD, exists, given_up, new_task, refused
 from taskgate.api.types import TaskType
 from taskgate.api.upstreams import UnknownUpstream
 from taskgate.api.waiter import FINAL
 from taskgate.protocol.calls import NewTask
-from taskgate.protocol.connect import DATABASE_ERRORS
+from taskgate.protocol.connect import DATABASE_ERRORS, ROW_ERRORS
 
 NDJSON = frozenset({b"application/x-ndjson", b"application/ndjson", b"application/jsonl"})
 FORM = b"application/x-www-form-urlencoded"  # what `curl -d` says of any body

@@ -20,6 +20,9 @@ DATABASE_ERRORS = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyn
 InternalClientError is what asyncpg says when a connection went away under a call. A login that is refused, and a
 database that is not there yet, heal as well: a password that is being rotated.)"""
 
+ROW_ERRORS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
+"""What says that a row, not the database, is the trouble."""
+
 
 @dataclass(frozen=True, slots=True)
 class Database:

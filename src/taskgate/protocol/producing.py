@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import asyncpg
+
 from taskgate.protocol.records import (
     NewTask,
     Remembered,
 )
-from taskgate.protocol.session import Session
+from taskgate.protocol.session import Session, query
 
 FEW = 8
 """So many tasks are worth a second commit: workers hear of them sooner. Where more come, it slows all down."""
@@ -28,11 +30,20 @@ class ProducerCalls(Session):
     async def enqueue_and_flush(self, tasks: Sequence[NewTask]) -> list[str]:
         """The same in a transaction of its own, whose tasks are visible to workers before they are on disk.
 
-        They are on disk when this returns; when it raises they may have been written or not.
+        They are on disk when this returns. The ids must be new: when the database cancels the call behind its commit,
+        they tell that the tasks are written. Raises TimeoutError when it cannot be asked for that.
         """
-        outcomes: list[str] = await self._db.fetchval(
-            f"CALL {self._f}.enqueue_and_flush($1, $2, $3, $4, $5)", *_arrays(tasks)
-        )
+        try:
+            outcomes: list[str] = await self._db.fetchval(
+                f"CALL {self._f}.enqueue_and_flush($1, $2, $3, $4, $5)", *_arrays(tasks)
+            )
+        except asyncpg.QueryCanceledError:
+            try:
+                if await self._db.fetchval(query("written"), [task.task_id for task in tasks]):
+                    return await self.enqueue(tasks)
+            except asyncpg.PostgresError as error:
+                raise TimeoutError("cancelled, and nobody knows when") from error
+            raise
         return outcomes
 
     async def submit(self, tasks: Sequence[NewTask]) -> list[str]:

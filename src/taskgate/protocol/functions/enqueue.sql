@@ -3,7 +3,8 @@
 -- upstream (else the one for the request's model, see pick_upstream), and tenant and traceparent, which go before
 -- the call's own.
 -- p_keep_order: keep the request's text as well, since jsonb would reorder its keys.
--- Answers one row a task, in order: `done`, or `exists` when the id is taken (nothing is written for it).
+-- Answers one row a task, in order: `done`, or `exists` when the id is taken (nothing is written for it). A commit behind
+-- that is a promise too: it waits until whatever took the id is on disk, and replicated where commits wait for that.
 CREATE OR REPLACE FUNCTION enqueue(
     p_ids text[], p_types text[], p_requests text[], p_keep_order boolean[] DEFAULT NULL,
     p_options text[] DEFAULT NULL, p_tenant text DEFAULT '', p_traceparent text DEFAULT NULL
@@ -60,6 +61,7 @@ BEGIN
     IF cardinality(written) = cardinality(ids) THEN
         RETURN QUERY SELECT u.id, 'done' FROM unnest(ids) WITH ORDINALITY AS u (id, ord) ORDER BY u.ord;
     ELSE
+        PERFORM flush();
         RETURN QUERY SELECT u.id, CASE WHEN u.id = ANY (coalesce(written, '{}')) AND u.nth = 1 THEN 'done' ELSE 'exists' END
         FROM (SELECT i.id, i.ord, row_number() OVER (PARTITION BY i.id ORDER BY i.ord) AS nth
               FROM unnest(ids) WITH ORDINALITY AS i (id, ord)) AS u

@@ -1,7 +1,8 @@
 -- enqueue in a transaction of its own, of which workers hear before it is on disk: a worker claims the tasks while the
 -- caller still waits for that. No handler starts sooner than is safe, since a claim's own commit waits for all that came
 -- before it in the log. When the call is over the tasks are on disk, also those that it found written (`exists`).
--- p_outcomes: what enqueue answers, in order. Not inside a transaction of the caller's. (Made with the schema in it: a
+-- p_outcomes: what enqueue answers, in order, for ids that are given. Not inside a transaction of the caller's, nor in a
+-- pipeline with other statements: it commits. A cancel may come behind that. (Made with the schema in it: a
 -- procedure that commits cannot set its search_path.)
 DO $do$
 BEGIN
@@ -13,7 +14,7 @@ CREATE OR REPLACE PROCEDURE enqueue_and_flush(
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
-    SELECT array_agg(e.outcome ORDER BY e.ord) INTO p_outcomes
+    SELECT coalesce(array_agg(e.outcome ORDER BY e.ord), '{}') INTO p_outcomes
     FROM %1$I.enqueue(p_ids, p_types, p_requests, p_keep_order, p_options, p_tenant, p_traceparent)
              WITH ORDINALITY AS e (task_id, outcome, ord);
     COMMIT;

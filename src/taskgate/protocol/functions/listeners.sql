@@ -60,7 +60,7 @@ DECLARE
     chosen integer;
     start integer;
 BEGIN
-    FOREACH ty IN ARRAY p_types LOOP
+    FOREACH ty IN ARRAY coalesce(p_types, '{}') LOOP
         pids := ARRAY(SELECT l.pid FROM listeners l WHERE l.types IS NULL OR ty = ANY (l.types) ORDER BY l.pid);
         n := cardinality(pids);
         i := 1;

@@ -43,4 +43,7 @@ BEGIN
         EXIT WHEN FOUND OR cardinality(p_keys) = 0;
         -- one was purged with its task between the two statements: it is free now
     END LOOP;
+    IF cardinality(p_keys) > coalesce(cardinality(fresh), 0) THEN
+        PERFORM flush();  -- the commit answers for what others wrote: see enqueue
+    END IF;
 END $$;
