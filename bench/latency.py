@@ -20,6 +20,7 @@ from bench.fleet import TYPE, answer_delays, idle_fleet, start_delays
 from bench.processes import api, build_go
 from bench.report import Report, percentile
 from bench.server import bench_server, migrated, server_facts
+from bench.yardstick import yardsticks
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,9 +37,11 @@ def run(given: argparse.Namespace) -> Report:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8192)), hard))  # also for the API
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="taskgate-bench-")))
-        dsn = migrated(stack.enter_context(bench_server()), "latency", limit=400)
-        url, _ = stack.enter_context(api(dsn))
+        server = stack.enter_context(bench_server())
+        dsn = migrated(server, "latency", limit=400)
         report = Report("Latency", server_facts(dsn))
+        yardsticks(report, dsn, server.data_dir, given.gap, given.runs)
+        url, _ = stack.enter_context(api(dsn))
         for who in given.who.split(","):
             program = build_go(folder) if who == "Go" else None
             for size in map(int, given.workers.split(",")):

@@ -1,0 +1,66 @@
+"""What the machine itself takes just now for the steps that every submission to a database is made of.
+
+A shared machine is slower in some hours than in others, and disks differ by a factor of ten: beside a latency stand
+one round trip to PostgreSQL and one write that is on disk, measured with the same pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import asyncpg
+
+from bench.report import Report, percentile
+
+SAMPLES = 200
+WAL_PAGE = 8192
+
+
+def yardsticks(report: Report, dsn: str, folder: Path, gap: float, runs: int) -> None:
+    """Adds the two to the report; `folder` is on the disk of the server, `gap` the mean pause in seconds."""
+    trips = [asyncio.run(_trips(dsn, gap)) for _ in range(runs)]
+    report.add("yardstick: SELECT 1 by asyncpg, p50", [percentile(run, 50) for run in trips], "ms")
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"x" * WAL_PAGE * SAMPLES)
+        os.fsync(file.fileno())
+        writes = [_timed(lambda i: _write(file.fileno(), i), gap) for _ in range(runs)]
+    report.add("yardstick: fdatasync of 8 KiB, p50", [percentile(run, 50) for run in writes], "ms")
+
+
+async def _trips(dsn: str, gap: float) -> list[float]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        found = []
+        for _ in range(SAMPLES):
+            await asyncio.sleep(_pause(gap))
+            begun = time.perf_counter()
+            await connection.fetchval("SELECT 1")
+            found.append((time.perf_counter() - begun) * 1000)
+        return found
+    finally:
+        await connection.close()
+
+
+def _timed(step: Callable[[int], None], gap: float) -> list[float]:
+    found = []
+    for i in range(SAMPLES):
+        time.sleep(_pause(gap))
+        begun = time.perf_counter()
+        step(i)
+        found.append((time.perf_counter() - begun) * 1000)
+    return found
+
+
+def _write(descriptor: int, page: int) -> None:
+    os.pwrite(descriptor, b"y" * WAL_PAGE, page * WAL_PAGE)
+    os.fdatasync(descriptor)
+
+
+def _pause(gap: float) -> float:
+    return gap * random.uniform(0.2, 1.8)
