@@ -38,16 +38,21 @@ def idle_fleet(dsn: str, size: int, slots: int, program: Path | None = None) -> 
         yield
 
 
+def pause(gap: float) -> float:
+    """Seconds, `gap` at the mean; random, so that no poll falls in step."""
+    return gap * random.uniform(0.2, 1.8)
+
+
 async def start_delays(url: str, dsn: str, tasks: int, gap: float) -> list[float]:
     """Milliseconds from just before the POST to the handler's own clock, tasks posted singly.
 
-    `gap`: the mean pause between two, in seconds; random, so that no poll falls in step.
+    `gap`: see `pause`.
     """
     sent: dict[str, int] = {}
     connection = await Connection.open(url)
     try:
         for _ in range(tasks):
-            await asyncio.sleep(gap * random.uniform(0.2, 1.8))
+            await asyncio.sleep(pause(gap))
             before = time.time_ns()
             status, answer = await connection.send("POST", f"/tasks/{TYPE}", {"n": 1})
             if status != 202:
@@ -77,7 +82,7 @@ async def answer_delays(url: str, tasks: int, gap: float) -> list[float]:
     connection = await Connection.open(url)
     try:
         for _ in range(tasks):
-            await asyncio.sleep(gap * random.uniform(0.2, 1.8))
+            await asyncio.sleep(pause(gap))
             status, answer = await connection.send("POST", f"/tasks/{TYPE}?wait=30", {"n": 1})
             now = time.time_ns()
             if status != 200:

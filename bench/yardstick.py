@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import asyncpg
 
+from bench.fleet import pause
 from bench.report import Report, percentile
 
 SAMPLES = 200
@@ -29,7 +28,7 @@ def yardsticks(report: Report, dsn: str, folder: Path, gap: float, runs: int) ->
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(b"x" * WAL_PAGE * SAMPLES)
         os.fsync(file.fileno())
-        writes = [_timed(lambda i: _write(file.fileno(), i), gap) for _ in range(runs)]
+        writes = [_writes(file.fileno(), gap) for _ in range(runs)]
     report.add("yardstick: fdatasync of 8 KiB, p50", [percentile(run, 50) for run in writes], "ms")
 
 
@@ -38,7 +37,7 @@ async def _trips(dsn: str, gap: float) -> list[float]:
     try:
         found = []
         for _ in range(SAMPLES):
-            await asyncio.sleep(_pause(gap))
+            await asyncio.sleep(pause(gap))
             begun = time.perf_counter()
             await connection.fetchval("SELECT 1")
             found.append((time.perf_counter() - begun) * 1000)
@@ -47,20 +46,12 @@ async def _trips(dsn: str, gap: float) -> list[float]:
         await connection.close()
 
 
-def _timed(step: Callable[[int], None], gap: float) -> list[float]:
+def _writes(descriptor: int, gap: float) -> list[float]:
     found = []
-    for i in range(SAMPLES):
-        time.sleep(_pause(gap))
+    for page in range(SAMPLES):
+        time.sleep(pause(gap))
         begun = time.perf_counter()
-        step(i)
+        os.pwrite(descriptor, b"y" * WAL_PAGE, page * WAL_PAGE)
+        os.fdatasync(descriptor)
         found.append((time.perf_counter() - begun) * 1000)
     return found
-
-
-def _write(descriptor: int, page: int) -> None:
-    os.pwrite(descriptor, b"y" * WAL_PAGE, page * WAL_PAGE)
-    os.fdatasync(descriptor)
-
-
-def _pause(gap: float) -> float:
-    return gap * random.uniform(0.2, 1.8)
