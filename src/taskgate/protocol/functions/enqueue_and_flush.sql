@@ -14,9 +14,13 @@ CREATE OR REPLACE PROCEDURE enqueue_and_flush(
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
-    SELECT coalesce(array_agg(e.outcome ORDER BY e.ord), '{}') INTO p_outcomes
-    FROM %1$I.enqueue(p_ids, p_types, p_requests, p_keep_order, p_options, p_tenant, p_traceparent)
-             WITH ORDINALITY AS e (task_id, outcome, ord);
+    IF cardinality(p_ids) = 1 THEN
+        p_outcomes := ARRAY[%1$I.enqueue_one(p_ids[1], p_types[1], p_requests[1], p_keep_order[1], p_options[1], p_tenant, p_traceparent)];
+    ELSE
+        SELECT coalesce(array_agg(e.outcome ORDER BY e.ord), '{}') INTO p_outcomes
+        FROM %1$I.enqueue(p_ids, p_types, p_requests, p_keep_order, p_options, p_tenant, p_traceparent)
+                 WITH ORDINALITY AS e (task_id, outcome, ord);
+    END IF;
     COMMIT;
     PERFORM %1$I.flush();
 END $$

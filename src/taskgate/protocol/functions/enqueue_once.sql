@@ -16,8 +16,7 @@ BEGIN
         RETURN QUERY SELECT kept.task_ids[1], kept.outcome, kept.statuses[1];
         RETURN;
     END IF;
-    SELECT e.outcome INTO written
-    FROM enqueue(ARRAY[id], ARRAY[p_type], ARRAY[p_request], ARRAY[p_keep_order], ARRAY[p_options], p_tenant, p_traceparent) AS e;
+    written := enqueue_one(id, p_type, p_request, p_keep_order, p_options, p_tenant, p_traceparent);
     IF written = 'exists' THEN  -- somebody else's task: the key must not stand for it
         DELETE FROM idempotency_keys k WHERE k.tenant = p_tenant AND k.key = p_key;
     END IF;
