@@ -66,3 +66,13 @@ LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
     SELECT setval('waiting_clients_until', greatest((SELECT last_value FROM waiting_clients_until),
                   epoch_ms(clock_timestamp() + p_seconds * interval '1 second')))
 $$;
+
+-- Raises a flag: somebody waits for notifications until then.
+CREATE OR REPLACE FUNCTION wait_until(p_flag regclass, p_until timestamptz) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE before bigint := pg_sequence_last_value(p_flag);
+BEGIN
+    IF before IS NULL OR before < epoch_ms(p_until) - 10000 THEN  -- it costs a write
+        PERFORM setval(p_flag, epoch_ms(p_until));
+    END IF;
+END $$;
