@@ -52,6 +52,7 @@ DECLARE
     room integer;
     free integer;
     ahead integer := 0;
+    has integer := 0;  -- of what it holds, what still runs
     counted integer := 0;  -- for so many tasks there is a slot
     again tid[];
     taken tid[];
@@ -131,11 +132,12 @@ BEGIN
         SELECT array_agg(name) INTO types FROM task_types;
     END IF;
     IF p_ahead > 0 THEN
+        IF alive <> '{}' THEN
+            has := (SELECT count(*) FROM unnest(alive) AS a WHERE a IN (SELECT u FROM unnest(held) AS u));  -- not just settled
+        END IF;
         ahead := greatest(0, least(p_ahead + least(0, p_slots - coalesce(cardinality(again), 0)),
                                    room - greatest(free, 0),
-                                   fleet.max_concurrent / 2 - coalesce(cardinality(again), 0) - greatest(free, 0)
-                                   - (SELECT cardinality(alive) - count(*) FROM unnest(alive) AS a
-                                      WHERE a NOT IN (SELECT u FROM unnest(held) AS u))));  -- held, and not just settled
+                                   fleet.max_concurrent / 2 - coalesce(cardinality(again), 0) - greatest(free, 0) - has));
         IF ahead > 0 AND (others_wait(types) OR EXISTS (
             SELECT FROM limits m WHERE num_nonnulls(m.requests_per_minute, m.tokens_per_minute) > 0
         )) THEN

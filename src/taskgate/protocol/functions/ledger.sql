@@ -17,10 +17,9 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE written bigint;
 BEGIN
     INSERT INTO claim_ledger (max_token, live, ran, flows, marks, due_marks, aged, ages, buckets, swept_at, sweep_cost)
-    SELECT greatest(p_ledger.max_token, CASE WHEN q.is_called THEN q.last_value ELSE q.last_value - 1 END),
-           coalesce(p_live, '{}'), p_ran, p_ledger.flows, p_ledger.marks, p_ledger.due_marks, p_ledger.aged, p_ledger.ages,
-           p_ledger.buckets, p_ledger.swept_at, p_ledger.sweep_cost
-    FROM claim_token_seq q
+    VALUES (greatest(p_ledger.max_token, pg_sequence_last_value('claim_token_seq')),  -- NULL: none was given out yet
+            coalesce(p_live, '{}'), p_ran, p_ledger.flows, p_ledger.marks, p_ledger.due_marks, p_ledger.aged, p_ledger.ages,
+            p_ledger.buckets, p_ledger.swept_at, p_ledger.sweep_cost)
     RETURNING id INTO written;
     IF written % 1000 = 0 THEN
         DELETE FROM claim_ledger WHERE id BETWEEN written - 3000 AND written - 1000;
