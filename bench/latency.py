@@ -40,12 +40,12 @@ def run(given: argparse.Namespace) -> Report:
         server = stack.enter_context(bench_server())
         dsn = migrated(server, "latency", limit=400)
         report = Report("Latency", server_facts(dsn))
-        yardsticks(report, dsn, server.data_dir, given.gap, given.runs)
         url, _ = stack.enter_context(api(dsn))
         for who in given.who.split(","):
             program = build_go(folder) if who == "Go" else None
             for size in map(int, given.workers.split(",")):
                 name = f"{size} {who} worker{'s' if size > 1 else ''}"
+                yardsticks(report, name, dsn, server.data_dir, given.gap)
                 with idle_fleet(dsn, size, 20, program):
                     _start(report, name, given, lambda: start_delays(url, dsn, given.tasks, given.gap))
                     _end(report, name, given, lambda: answer_delays(url, given.tasks, given.gap))

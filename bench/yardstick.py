@@ -1,6 +1,6 @@
 """What the machine itself takes just now for the steps that every submission to a database is made of.
 
-A shared machine is slower in some hours than in others, and disks differ by a factor of ten: beside a latency stand
+A shared machine is slower in some minutes than in others, and disks differ by a factor of ten: beside a latency stand
 one round trip to PostgreSQL and one write that is on disk, measured with the same pauses.
 """
 
@@ -21,15 +21,15 @@ SAMPLES = 200
 WAL_PAGE = 8192
 
 
-def yardsticks(report: Report, dsn: str, folder: Path, gap: float, runs: int) -> None:
-    """Adds the two to the report; `folder` is on the disk of the server, `gap` the mean pause in seconds."""
-    trips = [asyncio.run(_trips(dsn, gap)) for _ in range(runs)]
-    report.add("yardstick: SELECT 1 by asyncpg, p50", [percentile(run, 50) for run in trips], "ms")
+def yardsticks(report: Report, before: str, dsn: str, folder: Path, gap: float) -> None:
+    """Adds the two, measured just `before` that. `folder` is on the server's disk; `gap`: the mean pause in seconds."""
+    trips = asyncio.run(_trips(dsn, gap))
+    report.add(f"before {before}, SELECT 1 by asyncpg: p50", [percentile(trips, 50)], "ms")
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(b"x" * WAL_PAGE * SAMPLES)
         os.fsync(file.fileno())
-        writes = [_writes(file.fileno(), gap) for _ in range(runs)]
-    report.add("yardstick: fdatasync of 8 KiB, p50", [percentile(run, 50) for run in writes], "ms")
+        writes = _writes(file.fileno(), gap)
+    report.add(f"before {before}, fdatasync of 8 KiB: p50", [percentile(writes, 50)], "ms")
 
 
 async def _trips(dsn: str, gap: float) -> list[float]:
