@@ -86,3 +86,23 @@ def test_a_task_that_is_taken_ahead_has_no_attempt_yet(db: Db) -> None:
     plain(db, "b", "c")
     more = db.claim(slots=0, held=[db.task("a")["claim_token"]], ahead=2)
     assert {db.task(task_id)["attempts"] for task_id in more.ids} == {0}
+
+
+def test_a_trigger_that_prevents_it_leaves_no_row_to_answer(db: Db) -> None:
+    plain(db, "a")
+    db.run("CREATE FUNCTION freeze() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    db.run("CREATE TRIGGER zz BEFORE UPDATE ON tasks FOR EACH ROW EXECUTE FUNCTION freeze()")
+    assert db.run(CLAIM, 1, None, None) == []
+    db.run("DROP TRIGGER zz ON tasks")
+    assert len(db.run(CLAIM, 1, None, None)) == 1
+
+
+def test_a_sequence_that_was_set_by_hand_counts_nothing_twice(db: Db) -> None:
+    """As after a restore of the tasks alone: the sequence has given out nothing since it was set."""
+    db.set_limit(4)
+    plain(db, *"abcdef")
+    held = [token for _, token in db.claim(slots=2).pairs]
+    db.run("DELETE FROM claim_ledger")
+    db.run("SELECT setval('claim_token_seq', %s, false)", max(held) + 1)
+    db.recover()
+    assert len(db.claim(slots=4, held=held).pairs) == 2

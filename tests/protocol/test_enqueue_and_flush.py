@@ -51,6 +51,26 @@ def test_a_row_that_is_refused_leaves_nothing_behind(db: Db) -> None:
     assert db.enqueue_and_flush("a") == ["done"]
 
 
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        """'{a}', '{llm}', '[0:0]={"{}"}'""",
+        """'[0:0]={a}', '{llm}', '{"{}"}'""",
+        """'{a}', '{llm}', '{"{}"}', '[5:5]={true}', '[2:2]={"{}"}'""",
+        """'{a}', '{llm}', '{"{}"}', '{}', '{}'""",
+    ],
+)
+def test_a_single_task_in_arrays_of_any_bounds(db: Db, arrays: str) -> None:
+    assert db.value(f"CALL enqueue_and_flush({arrays})") == ["done"]
+    assert db.claim().ids == ["a"]
+
+
+def test_arrays_of_unequal_length_are_refused(db: Db) -> None:
+    with pytest.raises(psycopg.errors.NotNullViolation):
+        db.run("""CALL enqueue_and_flush('{a}', '{llm,llm}', '{"{}","{}"}')""")
+    assert db.run("SELECT FROM tasks") == []
+
+
 def test_it_does_not_end_a_transaction_of_the_callers(db: Db) -> None:
     with pytest.raises(psycopg.errors.InvalidTransactionTermination), db.connection.transaction():
         db.enqueue_and_flush("a")

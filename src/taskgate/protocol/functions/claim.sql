@@ -245,7 +245,9 @@ BEGIN
             metadata := NULL;
             checkpoint := NULL;
         END IF;
-        RETURN NEXT;
+        IF task_id IS NOT NULL THEN  -- else a trigger has prevented it
+            RETURN NEXT;
+        END IF;
     ELSE
         RETURN QUERY
         WITH won AS (

@@ -14,11 +14,15 @@ END $$;
 -- given out from here on, which are above max_token. p_ran: how many run when the caller is done.
 CREATE OR REPLACE FUNCTION write_ledger(p_ledger claim_ledger, p_live bigint[], p_ran integer) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
-DECLARE written bigint;
+DECLARE
+    given bigint := pg_sequence_last_value('claim_token_seq');
+    written bigint;
 BEGIN
+    IF given IS NULL THEN  -- none since it was set
+        SELECT CASE WHEN q.is_called THEN q.last_value ELSE q.last_value - 1 END INTO given FROM claim_token_seq q;
+    END IF;
     INSERT INTO claim_ledger (max_token, live, ran, flows, marks, due_marks, aged, ages, buckets, swept_at, sweep_cost)
-    VALUES (greatest(p_ledger.max_token, pg_sequence_last_value('claim_token_seq')),  -- NULL: none was given out yet
-            coalesce(p_live, '{}'), p_ran, p_ledger.flows, p_ledger.marks, p_ledger.due_marks, p_ledger.aged, p_ledger.ages,
+    VALUES (greatest(p_ledger.max_token, given), coalesce(p_live, '{}'), p_ran, p_ledger.flows, p_ledger.marks, p_ledger.due_marks, p_ledger.aged, p_ledger.ages,
             p_ledger.buckets, p_ledger.swept_at, p_ledger.sweep_cost)
     RETURNING id INTO written;
     IF written % 1000 = 0 THEN
