@@ -86,8 +86,8 @@ settle() { # curl's exit code, the provider's status; called again while the ans
 
 until sql "SELECT taskgate.register_worker(:'me', 'bash', '1', '$(uname -n)', $$, 1, '{llm}', '{NULL}', '{NULL}')" >/dev/null; do sleep 1; done
 while [ $stopping = 0 ]; do
-    if ! claim; then sleep "0.$((RANDOM % 5 + 3))" && continue; fi
-    if ! body; then fail invalid_request 'the request cannot be sent' false >/dev/null && continue; fi
+    claim || { sleep "0.$((RANDOM % 5 + 3))"; continue; } # a signal to the whole group ends the sleep, too
+    body || { fail invalid_request 'the request cannot be sent' false >/dev/null; continue; }
     why=
     curl -sS --max-time "$limit" -o "$dir/answer" -D "$dir/headers" -w '%{http_code}' -H 'content-type: application/json' \
         -H "authorization: Bearer ${OPENAI_API_KEY:-none}" --data-binary @"$dir/body" "$base/chat/completions" >"$dir/status" 2>/dev/null &

@@ -83,3 +83,9 @@ def test_a_module_without_handlers(work: str) -> None:
         load([f"{work}_none"], [], Settings.model_construct())
     with pytest.raises(BadApp, match="it registers no handler"):
         load([f"{work}:empty"], [], Settings.model_construct())
+
+
+@pytest.mark.parametrize("app", ["work.py", "./work.py", "folder/work.py:mine"])
+def test_a_file_is_told_how_a_module_is_named(app: str) -> None:
+    with pytest.raises(BadApp, match=r"that is a file; .*: --app work$"):
+        load([app], [], Settings())

@@ -70,6 +70,9 @@ def _all_names(found: Handlers) -> list[str]:
 
 def _registry(app: str) -> Handlers:
     module_name, _, attribute = app.partition(":")
+    if "/" in module_name or module_name.endswith(".py"):
+        name = Path(module_name).stem
+        raise BadApp(f"--app {app}: that is a file; a module is named without folder and .py: --app {name}")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
