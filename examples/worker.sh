@@ -84,7 +84,7 @@ settle() { # curl's exit code, the provider's status; called again while the ans
     esac
 }
 
-until sql "SELECT taskgate.register_worker(:'me', 'bash', '1', '$(uname -n)', $$, 1, '{llm}', '{NULL}', '{NULL}')" >/dev/null; do sleep 1; done
+until sql "SELECT taskgate.register_worker(:'me', 'bash', '1', '$(uname -n)', $$, 1, '{llm}', '{NULL}', '{NULL}')" >/dev/null || [ $stopping != 0 ]; do sleep 1; done
 while [ $stopping = 0 ]; do
     claim || { sleep "0.$((RANDOM % 5 + 3))"; continue; } # a signal to the whole group ends the sleep, too
     body || { fail invalid_request 'the request cannot be sent' false >/dev/null; continue; }

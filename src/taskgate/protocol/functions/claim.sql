@@ -222,7 +222,7 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    IF again IS NULL AND cardinality(taken) = 1 THEN  -- as below, in half the time: an idle fleet waits for this
+    IF again IS NULL AND cardinality(taken) = 1 THEN  -- as below without arrays, for an idle fleet waits for it
         UPDATE tasks t SET
             status = 'running', attempts = CASE WHEN counted > 0 THEN least(t.attempts, 2147483646) + 1 ELSE t.attempts END,
             claim_token = nextval('claim_token_seq'), worker_id = p_worker, started_at = n,

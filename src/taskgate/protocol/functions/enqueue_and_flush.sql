@@ -14,6 +14,7 @@ CREATE OR REPLACE PROCEDURE enqueue_and_flush(
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
+    -- one task, in arrays that begin at 1 (none may be longer, and unnest would not care where they begin)
     IF p_ids[1] IS NOT NULL AND array_dims(p_ids) = '[1:1]' AND array_dims(p_types) = '[1:1]' AND array_dims(p_requests) = '[1:1]'
        AND coalesce(array_dims(p_keep_order), '[1:1]') = '[1:1]' AND coalesce(array_dims(p_options), '[1:1]') = '[1:1]' THEN
         p_outcomes := ARRAY[%1$I.enqueue_one(p_ids[1], p_types[1], p_requests[1], p_keep_order[1], p_options[1], p_tenant, p_traceparent)];

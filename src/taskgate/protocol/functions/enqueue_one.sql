@@ -1,4 +1,5 @@
--- enqueue for a single task: the same row without the arrays, in half the time. Answers `done` or `exists`.
+-- enqueue for a single task whose id is given: the same row, by a statement without arrays, for an idle fleet waits for it.
+-- A test holds the two to the same row (test_enqueue_one.py). Answers `done` or `exists`.
 CREATE OR REPLACE FUNCTION enqueue_one(
     p_id text, p_type text, p_request text, p_keep_order boolean, p_options text, p_tenant text, p_traceparent text
 ) RETURNS text
